@@ -86,7 +86,7 @@ _SHARED = {
 .map.rules[].num_targets  the tensors that it fills, or helps to fill
 .map.rules[].source  the shapes that it takes, as text
 .map.rules[].target  the shapes that it fills, as text
-.map.rules[].is_exact  true if it moves bits, false if it computes
+.map.rules[].kind  moved (bits), rounded (another dtype) or computed
 .map.rules[].exception  also, nothing or else; empty without one
 .map.rules[].num_unlike  of diff: how many of the tensors that it fills differ; else null
 .map.num_sources  the keys of the source

@@ -206,14 +206,15 @@ def lattices_of(piece: Piece, view: View, slices: SliceTable, rows: Ints) -> lis
     return lattices
 
 
-def factor_lattices(piece: Piece, factor: View, slices: SliceTable, rows: Ints) -> list[Lattice]:
+def factor_lattices(
+    extents: Sequence[int], factor: View, slices: SliceTable, rows: Ints
+) -> list[Lattice]:
     """Return the parts of a factor in stored slices; targets are the factor's indices."""
     shape = tuple(
-        extent if axis >= 0 else 1
-        for extent, (axis, _) in zip(piece.shape, factor.steps, strict=True)
+        extent if axis >= 0 else 1 for extent, (axis, _) in zip(extents, factor.steps, strict=True)
     )
     indices = View("", (0,) * len(shape), tuple((axis, 1) for axis in range(len(shape))))
-    return lattices_of(Piece(piece.rule, shape, factor, indices), factor, slices, rows)
+    return lattices_of(Piece(0, shape, factor, indices), factor, slices, rows)
 
 
 def is_dense(lattice: Lattice) -> bool:

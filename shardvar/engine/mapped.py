@@ -12,13 +12,9 @@ of bytes at a time:
 A payload is verified before its first element is copied. ``engine.lattices`` makes several
 ranges at once where that reads less.
 
-Arithmetic is done in float64, a portion of elements at a time, rounded to the target's dtype once.
-
-Products of two float32, or of smaller floats, are exact in float64, so one operation on float32
-gives the bits of float32 arithmetic.
-
-``w * scale`` where a scale is for a block of 128 x 128 elements: the scale has indices for the
-blocks, and none for elements of a block, so its values are repeated there by NumPy's broadcasting.
+Arithmetic (``engine.arithmetic``) is done in float64, a portion of elements at a time, rounded to the
+target's dtype once. ``w * scale`` where a scale is for a block of 128 x 128 elements: the scale has
+indices for the blocks, and none for elements of a block, so its values are repeated there.
 
 Entries of the targets, and how each is made:
 
@@ -46,6 +42,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardvar.engine.arithmetic import Evaluation, KeptSums
 from shardvar.engine.arrays import integers_of_ranges
 from shardvar.engine.cast import convert_into
 from shardvar.engine.lattices import (
@@ -56,6 +53,7 @@ from shardvar.engine.lattices import (
     bands_of,
     c_strides,
     cells,
+    coordinates,
     factor_lattices,
     is_dense,
     is_sparse,
@@ -68,54 +66,25 @@ from shardvar.errors import UnsupportedError
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints, is_whole, numpy_dtype
 from shardvar.layout.region import Region, regions_of_range
-from shardvar.maps.plan import Arithmetic, MapPlan, Piece, Target, View
+from shardvar.maps.plan import MapPlan, Piece, Target, View
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
 from shardvar.storage.scratch import HeldPages
 
-PORTION = 1 << 17  # elements that are computed at a time; in float64 they take 1 MiB
-
-
-def compute(
-    arithmetic: Arithmetic,
-    values: npt.NDArray[Any],
-    factors: Sequence[npt.NDArray[Any]],
-    dtype: str,
-    key: str,
-) -> npt.NDArray[Any]:
-    with np.errstate(all="ignore"):
-        result = values.astype(np.float64)
-        for factor in factors:
-            result *= factor.astype(np.float64)
-        if arithmetic.times != 1:
-            result *= arithmetic.times
-        # Adding 0 would make 0 of -0.
-        if arithmetic.plus != 0:
-            result += arithmetic.plus
-        lost = ~np.isfinite(result)
-        if lost.any():
-            for operand in (values, *factors):
-                lost &= np.isfinite(operand)
-    if lost.any():
-        value = values[np.unravel_index(np.argmax(lost), lost.shape)]
-        cause = f"The arithmetic makes an infinite number of the value {value} for {key!r}."
-        raise UnsupportedError(cause, "Choose smaller constants, or leave the tensor as it is.")
-    rounded = np.empty(result.shape, numpy_dtype(dtype))
-    convert_into(rounded.reshape(-1), result.reshape(-1), key)
-    return rounded
+PORTION = 1 << 16  # elements that are computed at a time; in float64 they stay in the cache
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
     pieces: tuple[Piece, ...]  # [n] the pieces whose elements it has
-    rows: tuple[int, ...]  # [n] the stored slice that has its elements of each piece
-    factors: tuple[int, ...]  # the stored slices of tensors that elements are multiplied by
+    rows: tuple[int, ...]  # [n] the stored slice that has its elements of each piece; -1: computed
+    factors: tuple[int, ...]  # the stored slices of tensors that it computes with
     fill: bytes | None  # the bytes of an element that no piece covers; None if they cover all
 
     @property
     def used(self) -> tuple[int, ...]:
         """The stored slices that are read."""
-        return tuple(dict.fromkeys((*self.rows, *self.factors)))
+        return tuple(dict.fromkeys(row for row in (*self.rows, *self.factors) if row >= 0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,15 +127,17 @@ class DraftEntries:
             return tuple(dict.fromkeys(piece.source.key for piece in pieces))
         lattices: list[Lattice] = []
         for piece in pieces:
-            lattices += lattices_of(
-                piece, piece.source, self.stored.slices, self.rows_of(piece.source.key)
-            )
+            rows = self.rows_of(piece.source.key) if piece.arithmetic is None else _COMPUTED
+            lattices += _lattices_of(piece, self.stored.slices, rows)
         zeros = (0,) * len(target.shape)
         if 0 in target.shape:
-            rows = [
-                (piece, row) for piece in pieces for row in self.rows_of(piece.source.key).tolist()
+            pairs = [
+                (piece, row)
+                for piece in pieces
+                if piece.arithmetic is None
+                for row in self.rows_of(piece.source.key).tolist()
             ]
-            self._add(number, zeros, target.shape, self._recipe(rows, target.fill))
+            self._add(number, zeros, target.shape, self._recipe(pairs, target.fill))
         elif len(lattices) == 1 and prod(lattices[0].shape) == prod(target.shape):
             self._add_cell(number, target, zeros, target.shape, lattices)
         else:
@@ -177,12 +148,7 @@ class DraftEntries:
             every = np.arange(len(lattices))
             for first, last, numbers in cells(low, stop, zeros, target.shape, every):
                 self._add_cell(number, target, first, last, [lattices[n] for n in numbers.tolist()])
-        factors = (
-            factor.key
-            for piece in pieces
-            for factor in (piece.arithmetic.factors if piece.arithmetic else ())
-        )
-        return tuple(dict.fromkeys((*(piece.source.key for piece in pieces), *factors)))
+        return tuple(dict.fromkeys(key for piece in pieces for key in piece.keys))
 
     def rows_of(self, key: str) -> Ints:
         tensor = self.row_of[key]
@@ -193,11 +159,12 @@ class DraftEntries:
         if target.fill is not None or not target.pieces:
             return False
         for piece in target.pieces:
+            if piece.arithmetic is not None:
+                return False
             source, tensor = piece.source, self.row_of[piece.source.key]
             shape = self.stored_shapes[tensor][: self.stored_ranks[tensor]]
             if (
-                piece.arithmetic is not None
-                or source.steps != piece.target.steps
+                source.steps != piece.target.steps
                 or any(source.start)
                 or prod(piece.shape) != prod(shape)
                 or len(shape) != len(target.shape)
@@ -256,10 +223,13 @@ class DraftEntries:
         pieces, rows = zip(*pairs, strict=True) if (pairs := list(pairs)) else ((), ())
         factors: dict[int, None] = {}
         for piece in dict.fromkeys(piece for piece in pieces if piece.arithmetic):
-            for factor in piece.arithmetic.factors if piece.arithmetic else ():
-                rows_of = self.rows_of(factor.key)
-                lattices = factor_lattices(piece, factor, self.stored.slices, rows_of)
-                factors |= dict.fromkeys(lattice.row for lattice in lattices)
+            arithmetic = piece.arithmetic
+            for view in arithmetic.views if arithmetic and 0 not in piece.shape else ():
+                if view.key:
+                    extents = (*arithmetic.bound, *piece.shape)
+                    rows_of = self.rows_of(view.key)
+                    lattices = factor_lattices(extents, view, self.stored.slices, rows_of)
+                    factors |= dict.fromkeys(lattice.row for lattice in lattices)
         return Recipe(pieces, rows, tuple(factors), fill)
 
     def table(self) -> tuple[EntryTable, Recipes]:
@@ -311,7 +281,7 @@ class DraftEntries:
         start[plain] = stored.start[origin[plain]]
         checksum[through] = stored.checksum[origin[through]]
         for number, recipe in copied.items():
-            file[number] = stored.file[recipe.rows[0]] if recipe.rows else 0
+            file[number] = stored.file[recipe.used[0]] if recipe.used else 0
         # Runs are one table for all entries, so one that is copied drops them for all.
         runs = stored.runs
         if runs is not None:
@@ -324,6 +294,15 @@ def _distance(index: Sequence[int], corner: Sequence[int], strides: Sequence[int
 
 
 _MOST_PLANNED = 64  # Entries whose lattices are kept
+_COMPUTED = np.array([-1])
+
+
+def _lattices_of(piece: Piece, slices: SliceTable, rows: Ints) -> list[Lattice]:
+    """The parts of a piece in some slices; of one that is computed, all of it."""
+    if piece.arithmetic is None:
+        return lattices_of(piece, piece.source, slices, rows)
+    zeros = (0,) * len(piece.shape)
+    return [] if 0 in piece.shape else [Lattice(-1, piece, zeros, piece.shape, 0, zeros)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -338,6 +317,7 @@ class MappedSource(ComposedSource):
     payloads: KeptPayloads  # the payloads that elements are copied out of
     planned: dict[int, list[Lattice]] = field(default_factory=dict)
     """The lattices of entries that were read last, by number."""
+    sums: KeptSums = field(default_factory=KeptSums)  # sums of expressions that were computed last
     panels: Panels = field(default_factory=Panels)  # the panels that were made last
     pages: HeldPages = field(default_factory=HeldPages)  # the parts of maps that were read
 
@@ -385,7 +365,7 @@ class MappedSource(ComposedSource):
         for number in entries.start[rows[~entries.plain[rows]]].tolist():
             origin = int(self.recipes.origin[number])
             # A payload that is decoded is kept when it is asked for, so it is not decoded ahead.
-            used = [origin] if origin >= 0 else self.recipes.copied[number].rows
+            used = [origin] if origin >= 0 else self.recipes.copied[number].used
             stored |= {row: None for row in used if row == origin or self.stored.plain[row]}
         self.verified.expect(np.fromiter(stored, np.int64, len(stored)))
 
@@ -455,7 +435,7 @@ class MappedSource(ComposedSource):
         if lattices is None:
             lattices = []
             for piece, row in zip(recipe.pieces, recipe.rows, strict=True):
-                lattices += lattices_of(piece, piece.source, self.stored.slices, np.array([row]))
+                lattices += _lattices_of(piece, self.stored.slices, np.array([row]))
             if len(self.planned) >= _MOST_PLANNED:
                 self.planned.clear()
             self.planned[number] = lattices
@@ -487,28 +467,56 @@ class MappedSource(ComposedSource):
         buffer: memoryview,
     ) -> None:
         """Fill places in the buffer with what arithmetic makes of a portion of a lattice."""
-        arithmetic, count = lattice.piece.arithmetic, len(recipe.used)
-        if arithmetic is None:
+        piece = lattice.piece
+        if piece.arithmetic is None:
             return
         (key, dtype), (into, into_strides) = names, there
-        values = np.empty(some.shape, numpy_dtype(self.stored.slices.dtype(some.row)))
-        self._gather(some, c_strides(some.shape), 0, count, values)
-        factors = [self._factor(some, factor, recipe) for factor in arithmetic.factors]
-        result = compute(arithmetic, values, factors, dtype, key)
-        size, place = result.itemsize, into + _distance(some.first, lattice.first, into_strides)
+        gather = partial(self._elements, recipe)
+        made = Evaluation(piece.arithmetic, piece.shape, gather, self.sums)
+        result = made.block(some.first, some.shape)
+        lost = ~np.isfinite(result)
+        if lost.any():
+            lost &= replace(made, is_finite=True).block(some.first, some.shape)
+            if lost.any():
+                self._refuse(made, some, lost, key)
+        rounded = np.empty(result.shape, numpy_dtype(dtype))
+        convert_into(rounded.reshape(-1), np.ascontiguousarray(result).reshape(-1), key)
+        size, place = rounded.itemsize, into + _distance(some.first, lattice.first, into_strides)
         strides = tuple(step * size for step in into_strides)
-        np.ndarray(result.shape, result.dtype, buffer, place * size, strides)[...] = result
+        np.ndarray(rounded.shape, rounded.dtype, buffer, place * size, strides)[...] = rounded
 
-    def _factor(self, lattice: Lattice, factor: View, recipe: Recipe) -> npt.NDArray[Any]:
-        """The elements of a factor for a lattice; an extent is 1 where it has no index."""
+    def _refuse(self, made: Evaluation, some: Lattice, lost: Bools, key: str) -> None:
+        """Raise the error of a finite number that becomes infinite, with the numbers that it is made of."""
+        at = np.unravel_index(int(np.argmax(lost)), lost.shape)
+        first = tuple(int(a) + b for a, b in zip(at, some.first, strict=True))
+        value = made.block(first, (1,) * len(first)).reshape(-1)[0]
+        numbers = []
+        for view in made.arithmetic.views:
+            if view.key and all(axis < 0 for axis, _ in view.steps[: len(made.arithmetic.bound)]):
+                bound = (0,) * len(made.arithmetic.bound)
+                own = [
+                    n if axis >= 0 else 0
+                    for n, (axis, _) in zip((*bound, *first), view.steps, strict=True)
+                ]
+                number = made.gather(view, own, (1,) * len(own)).reshape(-1)[0]
+                numbers.append(f"{number} of {view.key!r}")
+        where = coordinates(some.piece.target, first)
+        of = f", computed of {' and '.join(numbers[:3])}" if numbers else ""
+        raise UnsupportedError(
+            f"Element {where} of {key!r} is {value}{of}: the arithmetic makes no finite number.",
+            "Choose smaller constants, 'clip' it, or leave the tensor as it is.",
+        )
+
+    def _elements(
+        self, recipe: Recipe, view: View, first: Sequence[int], counts: Sequence[int]
+    ) -> npt.NDArray[Any]:
+        """The elements of a tensor; an extent is 1 for an index that it does not have."""
         slices = self.stored.slices
-        rows = [row for row in recipe.factors if slices.key(row) == factor.key]
-        has_index = [axis >= 0 for axis, _ in factor.steps]
-        first = [n if has else 0 for n, has in zip(lattice.first, has_index, strict=True)]
-        shape = tuple(n if has else 1 for n, has in zip(lattice.shape, has_index, strict=True))
-        values = np.empty(shape, numpy_dtype(slices.dtype(rows[0])))
-        strides, region = c_strides(shape), Region(first, shape)
-        for whole in factor_lattices(lattice.piece, factor, slices, np.array(rows)):
+        rows = [row for row in recipe.factors if slices.key(row) == view.key]
+        values = np.empty(counts, numpy_dtype(slices.dtype(rows[0])))
+        strides, region = c_strides(counts), Region(first, counts)
+        extents = tuple(a + b for a, b in zip(first, counts, strict=True))
+        for whole in factor_lattices(extents, view, slices, np.array(rows)):
             for some in whole.within(region):
                 place = _distance(some.first, first, strides)
                 self._gather(some, strides, place, len(recipe.used), values)
@@ -589,7 +597,7 @@ def _tensors_of(stored: TensorTable, plan: MapPlan) -> tuple[TensorTable, Ints, 
     rows = np.fromiter(map(row_of.__getitem__, plan.names), np.int64, len(plan.names))
     kept = replace(stored.take(rows), keys=[*plan.names.values()])
     first = [
-        min((row_of[piece.source.key] for piece in target.pieces), default=0)
+        min((row_of[key] for piece in target.pieces for key in piece.keys[:1]), default=len(stored))
         for target in plan.targets
     ]
     order = np.argsort(np.concatenate([np.array(first, np.int64), rows]), kind="stable")
@@ -633,7 +641,7 @@ def map_parts(source: Source, entries: EntryTable) -> tuple[MapPart, ...]:
         }
         used = {*origin[origin >= 0].tolist()}.union(*(recipe.used for recipe in copied.values()))
         rows = np.array(sorted(used), np.int64)
-        new_row = dict(zip(rows.tolist(), range(len(rows)), strict=True)).__getitem__
+        new_row = dict(zip((-1, *rows.tolist()), range(-1, len(rows)), strict=True)).__getitem__
         moved = {
             number: replace(
                 recipe,

@@ -18,13 +18,17 @@ nothing is returned, and the plain way (``matching``, ``contributions``) finds t
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, compress, count
+from math import prod
 
 import numpy as np
 
 from shardvar.errors import MapError
 from shardvar.layout.dtypes import has_values, numpy_dtype, to_round_once
+from shardvar.maps.binding import bind, computed_piece, target_dtype, uses_of, why_unused
+from shardvar.maps.expressions import SizeOf
 from shardvar.maps.language import (
     ELLIPSIS,
     KeyPart,
@@ -36,7 +40,6 @@ from shardvar.maps.language import (
 )
 from shardvar.maps.matching import (
     Match,
-    SizeOf,
     Values,
     count_numbers,
     find_matches,
@@ -56,7 +59,6 @@ from shardvar.maps.proof import (
     TensorFacts,
     Use,
     axes_of,
-    check_factors,
     check_kind,
     check_uses,
     contributions_of,
@@ -193,22 +195,21 @@ KnownTargets = dict[tuple[object, ...], Target]
 def join_contributions(
     key: str,
     contributions: Sequence[Contribution],
-    tensors: Mapping[str, TensorFacts],
     others: Collection[str],
     known: KnownTargets,
-) -> tuple[Target, list[tuple[str, Use]]]:
+) -> Target:
     """Most targets of a rule differ only in names, so one is made, and noted in ``known``."""
     if any(contribution.fitted.rule.has_arithmetic for contribution in contributions):
-        return _join(key, contributions, tensors, others)
+        return _join(key, contributions, others)
     cause = tuple(map(_cause, contributions))
     if cause not in known:
-        known[cause], _ = _join(key, contributions, tensors, others)
+        known[cause] = _join(key, contributions, others)
     target, pieces = known[cause], list[Piece]()
     for piece, each in zip(target.pieces, contributions, strict=True):
         source = View(each.match.key, piece.source.start, piece.source.steps)
         filled = View(each.target, piece.target.start, piece.target.steps)
         pieces.append(Piece(piece.rule, piece.shape, source, filled))
-    return Target(key, target.dtype, target.shape, tuple(pieces), target.fill), []
+    return Target(key, target.dtype, target.shape, tuple(pieces), target.fill)
 
 
 def _cause(contribution: Contribution) -> tuple[object, ...]:
@@ -221,12 +222,7 @@ def _cause(contribution: Contribution) -> tuple[object, ...]:
     )
 
 
-def _join(
-    key: str,
-    contributions: Sequence[Contribution],
-    tensors: Mapping[str, TensorFacts],
-    others: Collection[str],
-) -> tuple[Target, list[tuple[str, Use]]]:
+def _join(key: str, contributions: Sequence[Contribution], others: Collection[str]) -> Target:
     shape, fulls = _shape(contributions)
     dtypes = {contribution.dtype: contribution for contribution in reversed(contributions)}
     if len(dtypes) > 1:
@@ -238,7 +234,7 @@ def _join(
             f"it is made of tensors of several dtypes: {some}.",
             "Cast them to one dtype before: shardvar reshard SRC DST --cast DTYPE.",
         )
-    uses, pieces, factors = [], [], []
+    uses, pieces = [], []
     for contribution, full in zip(contributions, fulls, strict=True):
         starts = {name: bounds.start for name, bounds in contribution.fitted.extents.target.items()}
         placed = TensorAxes(contribution.axes, full, starts, contribution.cut)
@@ -255,15 +251,14 @@ def _join(
                     "Give each rule that fills it a range with '@', or a size.",
                 )
         uses.append(use)
+        make = piece_of if contribution.binding is None else computed_piece
         try:
-            piece, more = piece_of(contribution, placed, tensors)
+            pieces.append(make(contribution, placed))
         except MapError as error:
             raise error.at(_rule(contribution)) from None
-        pieces.append(piece)
-        factors += more
     fill = _fill(contributions)
     _check_filled(shape, contributions, uses, others, has_fill=fill is not None)
-    return Target(key, contributions[0].dtype, shape, tuple(pieces), fill), factors
+    return Target(key, contributions[0].dtype, shape, tuple(pieces), fill)
 
 
 def _shape(contributions: Sequence[Contribution]) -> tuple[tuple[int, ...], list[dict[str, int]]]:
@@ -311,10 +306,16 @@ def _union(contributions: Sequence[Contribution], axis: int, stops: dict[str, in
             if stop is None:
                 stop = bounds.start + contribution.selected[name]
             stops[name] = max(stops.get(name, 0), stop)
-    extent = 1
-    for name in contributions[0].axes[axis]:
-        known = contributions[0].full[name]
-        extent *= stops[name] if known is None else known
+    extent = 0
+    for contribution in contributions:
+        sizes = {name: contribution.full[name] for name in contribution.axes[axis]}
+        extent = max(extent, prod(stops[n] if size is None else size for n, size in sizes.items()))
+    stops |= {
+        name: extent
+        for each in contributions
+        for name in each.axes[axis][-1:]
+        if not each.axes[axis][1:]
+    }
     return extent
 
 
@@ -425,6 +426,8 @@ class _Fitting:
     rules: Sequence[MapRule]
     tensors: Mapping[str, TensorFacts]
     encodings: Mapping[str, str]
+    idle: Collection[int]
+    """The rules that do nothing themselves: of a ``$``, or switched off."""
     problems: list[Problem] = field(default_factory=list)
     uses: dict[str, list[Use]] = field(default_factory=dict)
     """The elements of each tensor that the rules hold."""
@@ -441,20 +444,31 @@ class _Fitting:
     ) -> None:
         """Find what each rule does with the keys that match it."""
         fitted_rules, failed = dict[int, FittedRule](), list[KeyPattern]()
-        for number, rule in enumerate(self.rules):
+        for number, rule in sorted(enumerate(self.rules), key=lambda each: each[1].is_rest):
+            if number in self.idle:
+                continue
             try:
-                fitted = FittedRule(number, rule, rule_extents(rule, size_of, sizes), size_of)
-                for constant in (*rule.times, *([] if rule.plus is None else [rule.plus])):
-                    constant.real(size_of)
+                extents = rule_extents(rule, size_of, sizes)
+                of_tensors = tuple(
+                    rule_extents(replace(rule, source=side), size_of, sizes)
+                    for side in rule.tensors
+                )
+                fitted = FittedRule(number, rule, extents, size_of, of_tensors)
                 fitted_rules[number] = fitted
                 new: dict[str, str] = {}
+                if rule.is_rest:
+                    used = self.taken.keys() | {key for each in self.names.values() for key in each}
+                    matched[number][:] = [each for each in matched[number] if each[0] not in used]
                 if is_rename(rule):
                     whole = [each for each in matched[number] if each[0] in self.tensors]
                     new = renamed_keys(fitted, whole, self.tensors) or {}
                 rest = [each for each in matched[number] if each[0] not in new]
-                matches = find_matches(rule.source, fitted.extents, rest, size_of)
+                matches = find_matches(rule.source, extents, rest, size_of)
                 self.names[number] = new
-                self._contribute(fitted, matches)
+                if rule.tree is None:
+                    self._contribute(fitted, matches)
+                else:
+                    self._compute(fitted, matches)
             except MapError as error:
                 self._add(f"Rule {number + 1}, {rule.text!r}", error)
                 failed += [] if rule.target is None else [rule.target.key]
@@ -503,7 +517,6 @@ class _Fitting:
                     match.key,
                     lambda name: extents.full(name, False),
                     extents.source,
-                    may_cut=bool(rule.factors),
                 )
             placed, selected = placed_of[shape]
             uses = self.uses.setdefault(match.key, [])
@@ -514,12 +527,43 @@ class _Fitting:
             check_kind(rule, match.key, dtype, self.encodings.get(match.key))
             numbers = counts[tuple(match.texts.values())]
             for each in contributions_of(fitted, match, (dtype, shape), placed, selected, numbers):
-                check_factors(each, self.tensors)
                 # Most tensors of a rule are used alike.
                 cause = id(placed), each.fixed_in(placed.axes), *each.selected.items()
                 if cause not in uses_of:
                     uses_of[cause] = each.use()
                 uses.append(uses_of[cause])
+                self.contributions.setdefault(each.target, []).append(each)
+
+    def _compute(self, fitted: FittedRule, matches: Sequence[Match]) -> None:
+        """Find what one rule computes with each key for which all its tensors are there."""
+        rule, extents = fitted.rule, fitted.extents
+        counts, summed = count_numbers(extents, matches), rule.summed()
+        if not rule.tensors:
+            matches, counts = [Match("", {}, {})], {(): {}}
+        for match in matches:
+            if any(match.indices.get(name) for name in summed):
+                continue  # the first one stands for all
+            indices = {name: n for name, n in match.indices.items() if name not in summed}
+            match = replace(match, indices=indices)
+            numbers = counts[tuple(match.texts.values())]
+            binding = bind(fitted, match, numbers, self.tensors)
+            if binding is None:
+                continue
+            for key in dict.fromkeys(binding.keys.values()):
+                check_kind(rule, key, self.tensors[key][0], self.encodings.get(key))
+            place = rule.tensors.index(rule.source) if rule.tensors else None
+            placed = TensorAxes((), {}, {}) if place is None else binding.axes[place]
+            about = target_dtype(rule, binding, self.tensors), ()
+            some = about, placed, binding.extents, numbers, binding
+            for each in contributions_of(fitted, match, *some):
+                for key, use in uses_of(each):
+                    uses = self.uses.setdefault(key, [])
+                    held = [other for other in uses if other.rule == use.rule]
+                    if not held:
+                        self.taken.setdefault(key, []).append(use.rule)
+                    if all(replace(other, is_again=use.is_again) != use for other in held):
+                        # A rule may use an element several times.
+                        uses.append(replace(use, is_again=use.is_again or bool(held)))
                 self.contributions.setdefault(each.target, []).append(each)
 
     def _take_object(self, fitted: FittedRule, match: Match) -> None:
@@ -532,7 +576,7 @@ class _Fitting:
         if rule.target is None:
             self.left_out[match.key] = fitted.number
             return
-        if rule.has_arithmetic or rule.repeated() or rule.source.free() - set(match.indices):
+        if rule.repeated() or rule.source.free() - set(match.indices):
             raise MapError(
                 f"{match.key!r} is not a tensor that can be read, so it is only renamed or left out.",
                 f"`shardvar verify` says why. To leave it out, write {match.key!r} -> nothing.",
@@ -542,8 +586,9 @@ class _Fitting:
     def join(self, owner: Mapping[str, int]) -> list[Target]:
         """Make the targets in the order of their first sources; keys of ``owner`` are only renamed."""
         order = {key: row for row, key in enumerate(self.tensors)}
+        last = len(order)
         first = {
-            key: min(order[each.match.key] for each in contributions)
+            key: min(order.get(each.match.key, last) for each in contributions)
             for key, contributions in self.contributions.items()
         }
         targets, known = list[Target](), KnownTargets()
@@ -551,21 +596,15 @@ class _Fitting:
         for key in sorted(self.contributions, key=lambda key: (first[key], key)):
             # The order of rules does not matter.
             contributions = sorted(
-                self.contributions[key], key=lambda each: (order[each.match.key], each.number)
+                self.contributions[key],
+                key=lambda each: (order.get(each.match.key, last), each.number),
             )
             try:
-                target, factors = join_contributions(
-                    key, contributions, self.tensors, others, known
-                )
+                targets.append(join_contributions(key, contributions, others, known))
             except MapError as error:
                 self._add(repr(key), error)
                 # Only the problems that are printed name the nearest key.
                 others = others if len(self.problems) < MOST_PROBLEMS else []
-                continue
-            targets.append(target)
-            for source, use in factors:
-                self.taken.setdefault(source, [])
-                self.uses.setdefault(source, []).append(use)
         taken = set(chain(self.contributions, *(each.values() for each in self.names.values())))
         for source, name in self.renamed.items():
             if name in taken:
@@ -583,14 +622,16 @@ def fit_rules(
     size_of: SizeOf,
     sizes: Collection[str],
     encodings: Mapping[str, str],
+    idle: Collection[int] = (),
 ) -> Fit:
     """Fit rules to tensors and objects, and prove that nothing is lost."""
-    fitting, keys = _Fitting(rules, tensors, encodings), [*tensors, *objects]
+    fitting, keys = _Fitting(rules, tensors, encodings, idle), [*tensors, *objects]
     # Match.
     matched: list[list[tuple[str, Values]]] = [[] for _ in rules]
     for key, hits in match_keys([rule.source.key for rule in rules], keys):
         for number, values in hits:
-            matched[number].append((key, values))
+            if number not in idle:
+                matched[number].append((key, values))
     # Draft, and join.
     fitting.draft(matched, size_of, sizes)
     owner = {key: number for number, names in fitting.names.items() for key in names}
@@ -607,10 +648,11 @@ def fit_rules(
             problems.append(Problem(cause, remedy))
     judged = [key for key in keys if key not in owner]
     if problems:
-        factors = [side.key for rule in rules for side in rule.factors]
+        factors = [side.key for rule in rules for side in rule.tensors]
         judged = [key for key in judged if key not in by_name and not _is_any(factors, key)]
     shapes = {key: tensors[key][1] for key in judged if key in tensors}
-    problems += check_uses(rules, shapes, fitting.uses, by_name, judged, fitting.taken)
+    why = partial(why_unused, rules=rules, tensors=tensors, size_of=size_of)
+    problems += check_uses(rules, shapes, fitting.uses, by_name, judged, fitting.taken, why)
     counts = Counter(chain(owner.values(), *fitting.taken.values()))
     names = {key: fitting.names[owner[key]][key] for key in tensors if key in owner}
     plan = MapPlan(targets, fitting.left_out, names, owner, tensors)

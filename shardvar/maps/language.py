@@ -1,8 +1,11 @@
-"""The language of maps: one line a rule, ``SIDE -> SIDE``.
+"""The language of maps: one line a rule, ``EXPRESSION -> SIDE``.
 
-    rule      = [ "also" ] source "->" ( target | "nothing" )
-    source    = side { "times" ( KEY[axes] | constant ) } [ "plus" constant ]
-    target    = side [ "else" number ]
+    rule      = [ "also" | "rest" ] sum "->" ( target | "nothing" ) [ "if" "config:" NAME sign VALUE ]
+    sum       = [ "-" ] product { ( "+" | "-" ) product }
+    product   = factor { [ "*" ] factor | "/" factor }
+    factor    = ( number | NAME | NAME "(" INDEX ")" | side | function | "(" sum ")" ) [ "**" factor ]
+    function  = exp, log, sqrt, abs, clip, index(INDEX), sum(INDEX: sum), mean(INDEX: sum)
+    target    = [ "$" ] side [ "as" DTYPE ] [ "else" number ]
     side      = key [ "[" axes "]" ] [ "@" range { "," range } ]
     key       = text, 'quoted text', and parts:
                 {l}           a number, which is an index; also {l + 1}
@@ -12,188 +15,42 @@
     axes      = names, "(" names ")", "1", and once "...", separated by spaces
     range     = name "=" ( value | [ start ] ":" [ stop ] )
 
-A named part of a key is an index, exactly as an axis is. Both sides have the same indices, and each
-once. With ``also``, the target's key may have more: ``also norm[h] -> {rank}/norm[h]`` makes a copy
-for each. A key that begins with a number and a slash is a key of that source, or of that target, of
-several.
+A named part of a key is an index, exactly as an axis is. A rule that is one side and no more moves
+bits: both sides have the same indices, and each once. With ``also``, the target may have more: the
+values are repeated. A key that begins with a number and a slash is a key of that source, or of that
+target, of several.
 
-Expressions of sizes: ``r + 1``, ``config:hidden_size / h``.
+Every other rule computes. Signs have a space or a bracket on both sides, else they belong to a key.
+A name without brackets is a size then. In a product, an index that the target lacks and that two or
+more tensors have is summed over; one that a single tensor has needs ``sum`` or ``mean``.
 
-    expression  = term   { ("+" | "-") term }
-    term        = factor { ("*" | "/") factor }
-    factor      = integer | name | "config:" name | "(" expression ")" | "-" factor
-
-A size is an integer, so a division with a remainder is an error. A constant of arithmetic is a
-float: it may also have decimals, and powers (``h ** -0.5``).
+A rule whose target begins with ``$`` is put into the rules that use it: $v[o i], ${x}.v[o i].
 """
 
-import operator
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from itertools import pairwise
-from typing import Any
 
 from shardvar.errors import MapError
+from shardvar.layout.dtypes import NAMES
+from shardvar.maps.expressions import (
+    FUNCTIONS,
+    Expression,
+    ExpressionReader,
+    TermTree,
+    is_constant,
+    parse_expression,
+    read_expression,
+    subtrees,
+    tensors_of,
+    tree_names,
+)
+from shardvar.pictures.words import similar
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_TOKEN = re.compile(
-    r"\s*(?:(?P<number>[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?|\.[0-9]+)"
-    r"|(?P<config>config:[A-Za-z0-9_.]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|(?P<sign>\*\*|[-+*/()]))"
-)
-_MOST_DIGITS = 18
-"""Digits of an integer, which 64 bits hold."""
-_DEEPEST = 20
-"""Brackets and signs within each other."""
-
-
-@dataclass(frozen=True, slots=True)
-class Expression:
-    """A parsed expression: its text, and its tree."""
-
-    text: str
-    tree: Any
-    """A number, a name, or a sign with one or two trees."""
-
-    def names(self) -> Iterator[str]:
-        trees = [self.tree]
-        for tree in trees:
-            if isinstance(tree, str):
-                yield tree
-            elif isinstance(tree, tuple):
-                trees += tree[1:]
-
-    def integer(self, size_of: Callable[[str], int]) -> int:
-        """Return its value; ``size_of`` gives the value of a name."""
-        value = _integer(self.tree, size_of, self.text)
-        if abs(value) >= 1 << 62:
-            raise MapError(f"The size {self.text!r} is too large.", "Give a smaller one.")
-        return value
-
-    def real(self, size_of: Callable[[str], int]) -> float:
-        try:
-            return float(_real(self.tree, size_of))
-        except MapError:  # of a size: also a ValueError
-            raise
-        except (ArithmeticError, TypeError, ValueError):
-            cause = f"The constant {self.text!r} has no value."
-            raise MapError(cause, "Give another one.") from None
-
-
-def parse_expression(text: str) -> Expression:
-    """Return the expression of a whole text; ``MapError`` if it is not one."""
-    expression, rest = read_expression(text)
-    if rest.strip():
-        raise MapError(
-            f"{text!r} is not an expression: {rest.strip()!r} does not belong to it.",
-            "Write integers, names of sizes, + - * / and brackets.",
-        )
-    return expression
-
-
-def read_expression(text: str) -> tuple[Expression, str]:
-    """Return the expression at the beginning of a text, and the rest of the text."""
-    reader = _ExpressionReader(text)
-    tree = reader.sum(0)
-    return Expression(text[: reader.at].strip(), tree), text[reader.at :]
-
-
-class _ExpressionReader:
-    def __init__(self, text: str) -> None:
-        self.text, self.at = text, 0
-
-    def sign(self, signs: str) -> str:
-        """Step over the next sign if it is among ``signs``, and return it, else an empty text."""
-        found = _TOKEN.match(self.text, self.at)
-        if found is None or found["sign"] not in signs.split():
-            return ""
-        self.at = found.end()
-        return found["sign"]
-
-    def sum(self, depth: int) -> Any:
-        tree = self.product(depth)
-        while sign := self.sign("+ -"):
-            tree = (sign, tree, self.product(depth))
-        return tree
-
-    def product(self, depth: int) -> Any:
-        tree = self.factor(depth)
-        while sign := self.sign("* /"):
-            tree = (sign, tree, self.factor(depth))
-        return tree
-
-    def factor(self, depth: int) -> Any:
-        if depth > _DEEPEST:
-            raise MapError(f"The expression {self.text.strip()[:40]!r} is nested too deep.")
-        if self.sign("-"):
-            return ("-", 0, self.factor(depth + 1))
-        if self.sign("("):
-            tree = self.sum(depth + 1)
-            if not self.sign(")"):
-                raise self.error("')' is missing")
-        else:
-            tree = self.atom()
-        if self.sign("**"):
-            tree = ("**", tree, self.factor(depth + 1))
-        return tree
-
-    def atom(self) -> Any:
-        found = _TOKEN.match(self.text, self.at)
-        if found is None or found["sign"]:
-            raise self.error("a number or a name is missing")
-        self.at = found.end()
-        if found["number"] is None:
-            return found["config"] or found["name"]
-        if not found["number"].isdigit():
-            return float(found["number"])
-        if len(found["number"]) > _MOST_DIGITS:
-            raise MapError(f"The number {found['number']} is too large.", "Give a smaller one.")
-        return int(found["number"])
-
-    def error(self, what: str) -> MapError:
-        cause = f"{self.text.strip()!r} is not an expression: {what}"
-        where = self.text[self.at :].strip()
-        return MapError(
-            f"{cause} before {where!r}." if where else f"{cause} at its end.",
-            "Write integers, names of sizes, + - * / and brackets.",
-        )
-
-
-_SIGNS = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.truediv,
-    "**": operator.pow,
-}
-
-
-def _real(tree: Any, size_of: Callable[[str], int]) -> Any:
-    if isinstance(tree, tuple):
-        sign, left, right = tree
-        return _SIGNS[sign](_real(left, size_of), _real(right, size_of))
-    return float(size_of(tree) if isinstance(tree, str) else tree)
-
-
-def _integer(tree: Any, size_of: Callable[[str], int], text: str) -> int:
-    if isinstance(tree, str):
-        return size_of(tree)
-    if isinstance(tree, int):
-        return tree
-    if isinstance(tree, float) or tree[0] == "**":
-        remedy = "Write integers, + - * / and brackets."
-        raise MapError(f"The size {text!r} is not an integer.", remedy)
-    sign, left, right = tree
-    a, b = _integer(left, size_of, text), _integer(right, size_of, text)
-    if sign == "/" and (b == 0 or a % b):
-        raise MapError(
-            f"The size {text!r} is not an integer: {a} / {b}{f' leaves {a % b}' if b else ''}.",
-            "Give sizes that divide each other.",
-        )
-    return int(a // b if sign == "/" else _SIGNS[sign](a, b))
-
-
 AxisNames = tuple[str, ...]
 """The indices that make an axis, the slowest first; none for the axis ``1``."""
 
@@ -287,42 +144,76 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
+class Condition:
+    """An entry of ``config.json`` that switches a rule."""
+
+    name: str
+    value: str
+    is_equal: bool
+    """False if any other value switches it on."""
+
+
+@dataclass(frozen=True, slots=True)
 class MapRule:
     text: str
     source: Side
+    """The side whose keys are matched; of a rule that computes, the tensor that has all parts of keys."""
     target: Side | None
     """The side that it fills; None for ``nothing``."""
     is_again: bool = False
     """True with ``also``: other rules may use the same elements."""
-    factors: tuple[Side, ...] = ()
-    """The tensors that the source is multiplied by."""
-    times: tuple[Expression, ...] = ()
-    """The constants that it is multiplied by."""
-    plus: Expression | None = None
-    """The constant that is added to it."""
+    is_rest: bool = False
+    """True with ``rest``: it takes the keys that no other rule takes."""
+    tree: TermTree | None = None
+    """The expression, of a rule that computes."""
+    tensors: tuple[Side, ...] = ()
+    """The tensors of the expression, in the order of the text."""
+    origins: tuple[int | None, ...] = ()
+    """For each of them, the position of the ``$`` rule that it comes from, if any."""
+    dtype: str = ""
+    """The dtype of the target that ``as`` gives."""
     fill: str | None = None
     """The number that fills what no rule covers."""
+    condition: Condition | None = None
     ends: Mapping[str, tuple[Range, ...]] = field(default_factory=dict)
     """Of an inverse, the ranges that all rules of the map fill of an index of the source: the largest
     stop is its extent, unless that is given."""
 
+    def sides(self) -> list[Side]:
+        """Return the tensors that it takes, and its target."""
+        taken = self.tensors if self.tree is not None else (self.source,)
+        return [*taken, *([] if self.target is None else [self.target])]
+
     def names(self) -> Iterator[str]:
         """Yield the names in it that sizes may have: indices, and names in expressions."""
-        expressions = [*self.times, *([] if self.plus is None else [self.plus])]
-        for side in (self.source, *self.factors, *([] if self.target is None else [self.target])):
+        expressions = list[Expression]()
+        for side in self.sides():
             yield from side.indices()
             expressions += [part.shift for part in side.key.parts if isinstance(part, NumberPart)]
             for limits in side.ranges.values():
                 expressions += [each for each in (limits.start, limits.stop) if each is not None]
         for expression in expressions:
             yield from expression.names()
+        yield from tree_names(self.tree)
 
     def repeated(self) -> list[str]:
-        """Return the indices of the target's key for which ``also`` uses the source again."""
-        if self.target is None or not self.is_again:
+        """Return the indices of the target for which ``also``, or a rule without tensors, repeats."""
+        is_made = self.tree is not None and not self.tensors
+        if self.target is None or not (self.is_again or is_made):
             return []
-        of_key, of_source = [*self.target.key.indices()], self.source.indices()
-        return [name for name in of_key if name in self.target.free() and name not in of_source]
+        taken = {name for side in self.sides()[:-1] for name in side.indices()}
+        free = self.target.free()
+        return [name for name in self.target.indices() if name in free and name not in taken]
+
+    def summed(self) -> set[str]:
+        """Return the indices of the tensors that the target does not have."""
+        free = set[str]() if self.target is None else self.target.free()
+        return {name for side in self.tensors for name in side.free()} - free
+
+    @property
+    def is_hidden(self) -> bool:
+        """True if it makes nothing, but is put into the rules that use it."""
+        return self.target is not None and self.target.key.text.startswith("$")
 
     @property
     def keeps_tensors(self) -> bool:
@@ -343,11 +234,19 @@ class MapRule:
 
     @property
     def has_arithmetic(self) -> bool:
-        """True if the rule computes, so that values are rounded."""
-        return bool(self.factors or self.times or self.plus is not None)
+        """True if the rule does more than to move bits."""
+        return self.tree is not None
+
+    @property
+    def kind(self) -> str:
+        """``moved``: bits; ``rounded``: numbers, in another dtype; ``computed``: other numbers."""
+        if self.tree is None:
+            return "moved"
+        return "rounded" if self.tree == ("tensor", 0) else "computed"
 
 
 _PLAIN = re.compile(r"""[^\s\[\]{}()'"`]+""")
+_PLAIN_IN_BRACKETS = re.compile(r"""[^\s\[\]{}()'"`,]+""")
 _TEXTS = {"*": r"[^./]+", "**": ANY_TEXT}
 _LONGEST = 10_000
 """Characters of a rule."""
@@ -356,14 +255,16 @@ _MOST_INDICES = 32
 _GRAMMAR = "Write 'KEY[axes] -> KEY[axes]', such as 'h.{l}.w[i o] -> layers.{l}.w[o i]'."
 _SPACES = "Write a space on both sides of '->'."
 _QUOTES = "Put a key with spaces or brackets in quotes: 'odd [key]'[a b] -> KEY[b a]."
-_INSTEAD = {
-    "@": "Separate ranges by commas: @ a=0, b=1:3.",
-    "minus": "Write 'plus -1' for a constant, and 'times -1 plus 1' for 1 minus a tensor.",
-    "divided": "Write 'times 1/2'.",
-    ".": "A tensor after 'times' has its axes in brackets, or [...]: w times w.scale[...] -> w.",
-}
-"""The remedies for words of other languages, by how they begin."""
 _ONE_TARGET = "A rule has one target: write a rule for each, and 'also' before the second one."
+_BRACKETS = "For a tensor, write brackets: {0}[...]. For a size, give it: --size {0}=N."
+_NUMBER = re.compile(r"\s*(-?[0-9][0-9.]*(?:[eE]-?[0-9]+)?(?:(?:\*\*|[-+*/])[0-9.]+)*)(?=[\s),]|$)")
+"""A number, in digits and signs."""
+_CALL = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\(")
+_SIGN = re.compile(r"\s*(\*\*(?=[\s(])|[-+*/](?=[\s(])|[()]|(?:times|plus)(?=\s))")
+_MINUS = re.compile(r"\s*-(?=\(|[A-Za-z_][A-Za-z0-9_]*\()")
+_WORDS = {"times": "*", "plus": "+"}
+_ENDS = re.compile(r"\s*(?:$|[),@+/*]|->|-\s|(?:as|else|if)\s|(?:times|plus)\s)")
+_IF = re.compile(r"if\s+config:(\S+)\s+(!?=)\s+(\S+)$")
 
 
 def parse_rule(text: str, number: int | None = None) -> MapRule:
@@ -387,58 +288,73 @@ def parse_rule(text: str, number: int | None = None) -> MapRule:
         raise MapError(f"{where}: {error.cause}", error.remedy) from None
     try:
         _check(rule)
+        return rule if rule.tree is None or rule.target is None else _with_sums(rule, rule.target)
     except MapError as error:
         raise MapError(f"{name} {reader.text!r}: {error.cause}", error.remedy) from None
-    return rule
 
 
 def _parse(reader: "_Reader") -> MapRule:
     is_again = reader.word("also")
-    source = reader.side()
-    factors, times, plus = [], [], None
-    while not reader.word("->"):
-        if reader.word("times"):
-            if reader.is_constant():
-                times.append(reader.expression())
-            else:
-                factors.append(reader.side())
-        elif plus is None and reader.word("plus"):
-            plus = reader.expression()
-        elif reader.is_at_end():
-            is_close = "->" in reader.text
-            raise MapError("' -> ' is missing.", _SPACES if is_close else _GRAMMAR)
-        else:
-            remedy = _QUOTES if "->" in reader.text else _GRAMMAR
-            instead = (text for word, text in _INSTEAD.items() if reader.begins(word))
-            remedy = next(instead, remedy)
-            raise reader.unexpected("'->', '@', 'times' or 'plus'", remedy)
-        if plus is not None and not reader.sees("->"):
-            remedy = "'plus' adds a constant. Only 'times' takes a tensor."
-            is_key = reader.begins("[") or reader.begins("{") or reader.begins(".")
-            raise reader.unexpected(
-                "'->', because 'plus' comes last", remedy if is_key else _GRAMMAR
-            )
-    if reader.word("nothing"):
-        target, fill = None, None
-    else:
+    is_rest = not reader.begins("rest ->") and reader.word("rest")
+    begin = reader.at
+    tree = reader.sum(0)
+    left = reader.text[begin : reader.at].strip()
+    if not reader.word("->"):
+        raise reader.no_arrow()
+    target, dtype, fill = None, "", None
+    if not reader.word("nothing"):
         target = reader.side()
         if target.text.lower() in ("nothing", "none", "null"):
             cause = f"{target.text!r} would be the name of a tensor."
             raise MapError(cause, "To leave one out, write '-> nothing'. Quote a key of this name.")
-        fill = reader.rest() if reader.word("else") else None
-        if fill == "":
-            raise MapError("'else' has no number.", "Write 'else 0'.")
+        if re.match(r"\s*(\*\*|[-+*/]|times|plus)(\s|$)", reader.text[reader.at :]):
+            raise reader.unexpected("the end of the rule", "Write arithmetic left of '->'.")
+        dtype = reader.dtype() if reader.word("as") else ""
+        fill = reader.number_of_else() if reader.word("else") else None
+    condition = reader.condition() if reader.begins("if ") else None
     if not reader.is_at_end():
         raise reader.unexpected("the end of the rule", _ONE_TARGET)
-    if target is not None:
-        source, target = _with_texts(source, target), _with_texts(target, source)
-    factors = [_with_texts(factor, source) for factor in factors]
-    return MapRule(reader.text, source, target, is_again, tuple(factors), tuple(times), plus, fill)
+    is_bare = NAME.fullmatch(left) or _NUMBER.fullmatch(left)
+    if is_bare and (target is None or ELLIPSIS in target.axes):  # a key
+        tree = reader.add(Side(left, KeyPattern(left, (left,)), (ELLIPSIS,)))
+    sides = [*reader.tensors, *([] if target is None else [target])]
+    texts = {name for side in sides for name in side.key.texts()}
+    sides = [_with_texts(side, sides) if texts else side for side in sides]
+    tensors = _with_ranges(sides[: len(reader.tensors)])
+    target = None if target is None else sides[-1]
+    rule = MapRule(
+        *(reader.text, anchor_of(tensors, target), target, is_again, is_rest, tree, tensors),
+        *((None,) * len(tensors), dtype, fill, condition),
+    )
+    is_moved = tree == ("tensor", 0) and not dtype and not rule.is_hidden
+    return replace(rule, tree=None, tensors=(), origins=()) if is_moved else rule
 
 
-def _with_texts(side: Side, other: Side) -> Side:
-    """The side, where ``{x}`` is the text that the other side has as ``{x:*}``."""
-    texts = {part.name: part for part in other.key.parts if isinstance(part, TextPart)}
+def _with_ranges(tensors: Sequence[Side]) -> tuple[Side, ...]:
+    """The tensors, where a range of an index holds for all that give no other one."""
+    common = {name: given for side in tensors for name, given in side.ranges.items()}
+    return tuple(
+        replace(side, ranges={n: common[n] for n in side.indices() if n in common} | side.ranges)
+        for side in tensors
+    )
+
+
+def anchor_of(tensors: Sequence[Side], target: Side | None) -> Side:
+    """The side whose keys are matched: the tensor with all parts of keys, or else the most of them."""
+    kept = set[str]() if target is None else target.free()
+    names = {name for side in tensors for name in side.key.indices() if name in kept}
+
+    def rank(side: Side) -> tuple[int, int]:
+        of_key = [name for name in side.key.indices() if name in names]
+        return len(of_key) + len(side.key.texts()), len(side.indices())
+
+    return max(tensors, key=rank, default=Side("", KeyPattern("", ()), ()))
+
+
+def _with_texts(side: Side, sides: Iterable[Side]) -> Side:
+    """The side, where ``{x}`` is the text that another side has as ``{x:*}``."""
+    parts_of = (part for each in sides for part in each.key.parts)
+    texts = {part.name: part for part in parts_of if isinstance(part, TextPart)}
     parts = tuple(
         texts.get(part.axis[0], part)
         if isinstance(part, NumberPart) and len(part.axis) == 1 and part.shift.text == "0"
@@ -448,9 +364,122 @@ def _with_texts(side: Side, other: Side) -> Side:
     return replace(side, key=replace(side.key, parts=parts))
 
 
-class _Reader:
+class _Reader(ExpressionReader):
     def __init__(self, text: str) -> None:
-        self.text, self.at = text, 0
+        super().__init__(text)
+        self.tensors = list[Side]()
+        self.depth = 0  # brackets that are open
+
+    def sign(self, signs: str) -> str:
+        if signs == "-":
+            found = _MINUS.match(self.text, self.at)
+            self.at = found.end() if found else self.at
+            return "-" if found else ""
+        found = _SIGN.match(self.text, self.at)
+        sign = _WORDS.get(found[1], found[1]) if found else ""
+        if found is None or sign not in signs.split():
+            return ""
+        self.depth += {"(": 1, ")": -1}.get(sign, 0)
+        self.at = found.end()
+        return sign
+
+    def begins_factor(self) -> bool:
+        return _ENDS.match(self.text, self.at) is None
+
+    def close(self) -> None:
+        if not self.sign(")"):
+            raise self.unexpected("')'", "'(' is not closed: write ')'.")
+
+    def add(self, side: Side) -> TermTree:
+        self.tensors.append(side)
+        return ("tensor", len(self.tensors) - 1)
+
+    def atom(self, depth: int) -> TermTree:
+        found = _NUMBER.match(self.text, self.at)
+        if found:
+            self.at = found.end()
+            return parse_expression(found[1]).tree
+        if found := _CALL.match(self.text, self.at):
+            return self.call(found[1], found.end(), depth)
+        is_first = not self.tensors and self.text[: self.at].strip() in ("", "also", "rest")
+        side = self.side()
+        if self.text[self.at : self.at + 1] in [*"+-*/"]:
+            sign = self.text[self.at]
+            raise MapError(f"{sign!r} has no space around it.", f"Write ' {sign} '.")
+        if NAME.fullmatch(side.text):
+            if side.text in ("minus", "divided"):
+                self.at -= len(side.text)
+                raise self.unexpected("a sign", "Write ' - ', or ' / '.")
+            # These words stood for arithmetic on one tensor.
+            is_key = is_first and (self.sees("times") or self.sees("plus"))
+            return self.add(side) if is_key else side.text
+        return side.text if side.text.startswith("config:") else self.add(side)
+
+    def call(self, name: str, stop: int, depth: int) -> TermTree:
+        """Read what follows the name of a function, or of a list, and its bracket."""
+        element = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*\)").match(self.text, stop)
+        if name not in FUNCTIONS and name not in ("sum", "mean") and element:
+            self.at = element.end()
+            return ("index", element[1]) if name == "index" else ("item", name, element[1])
+        if name not in (*FUNCTIONS, "sum", "mean"):
+            known = ", ".join((*FUNCTIONS, "sum", "mean", "index"))
+            near = similar(name, [*FUNCTIONS, "sum", "mean", "index"], 1)
+            meant = f"Did you mean {near[0]}? " if near else ""
+            raise MapError(f"There is no function {name}.", f"{meant}There are {known}.")
+        self.at, self.depth, opened = stop, self.depth + 1, self.at
+        parts: list[TermTree] = []
+        if name in ("sum", "mean"):
+            index = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*:\s").match(self.text, self.at)
+            if index is None:
+                raise self.unexpected("an index", f"Write {name}(j: x[i j]), with its index.")
+            self.at, parts = index.end(), [index[1]]
+        parts.append(self.sum(depth + 1))
+        while comma := re.compile(r"\s*,").match(self.text, self.at):
+            self.at = comma.end()
+            parts.append(self.sum(depth + 1))
+        self.close()
+        count = FUNCTIONS.get(name, 2)
+        if len(parts) != count:
+            self.at = opened
+            remedy = f"Give {count}." if count > 1 else "Give one."
+            raise MapError(f"{name} has {len(parts)} arguments.", remedy)
+        return (name, *parts)
+
+    def dtype(self) -> str:
+        name = self.token()
+        if name not in NAMES or "float" not in name:
+            near = get_close_matches(name, [each for each in NAMES if "float" in each], 1)
+            meant = f"Did you mean {near[0]}?" if near else "Write a float, such as float32."
+            raise MapError(f"There is no floating-point dtype {name}.", meant)
+        return name
+
+    def token(self) -> str:
+        """Read up to the next space."""
+        found = re.compile(r"\s*(\S*)").match(self.text, self.at)
+        self.at = len(self.text) if found is None else found.end()
+        return "" if found is None else found[1]
+
+    def number_of_else(self) -> str:
+        number = self.token()
+        if not number:
+            raise MapError("'else' has no number.", "Write 'else 0'.")
+        return number
+
+    def condition(self) -> Condition:
+        found = _IF.match(self.rest())
+        if found is None:
+            raise MapError("'if' has no condition.", "Write 'if config:NAME = value', or != .")
+        return Condition(found[1], found[3].strip("'\""), found[2] == "=")
+
+    def no_arrow(self) -> MapError:
+        if self.is_at_end():
+            return MapError("' -> ' is missing.", _SPACES if "->" in self.text else _GRAMMAR)
+        remedy = _QUOTES if "->" in self.text else _GRAMMAR
+        if self.sees("as"):
+            remedy = "Write 'as' after the target."
+        if self.begins("@"):
+            remedy = "Separate ranges by commas: @ a=0, b=1:3."
+        return self.unexpected("'->', '@' or a sign", remedy)
 
     @property
     def column(self) -> int:
@@ -482,13 +511,6 @@ class _Reader:
         found = repr(left[:40]) if left else "the end of the rule"
         return MapError(f"Expected {expected}, found {found}.", remedy)
 
-    def is_constant(self) -> bool:
-        """Return True if a number or an expression follows, not a key with its axes."""
-        left = self.text[self.at :].lstrip()
-        found = _PLAIN.match(left)
-        is_key = found is not None and left[found.end() : found.end() + 1] in ("[", "{", "'", '"')
-        return not is_key and left[:1] not in ("{", "'", '"', "")
-
     def expression(self) -> Expression:
         # The sign of an arrow is not a minus.
         arrow = re.compile(r"\s->(\s|$)").search(self.text, self.at)
@@ -517,14 +539,15 @@ class _Reader:
         begin, parts = self.at, list[KeyPart]()
         while self.at < len(self.text) and not self.text[self.at].isspace():
             character = self.text[self.at]
-            if character == "[":
+            if character == "[" or (self.depth and character in "),"):
                 break
             if character in "'\"":
                 parts.append(self.quoted(character))
             elif character == "{":
                 parts.append(self.part())
             else:
-                found = _PLAIN.match(self.text, self.at)
+                plain = _PLAIN_IN_BRACKETS if self.depth else _PLAIN
+                found = plain.match(self.text, self.at)
                 if found is None:
                     raise MapError(f"A key has {character!r}.", _QUOTES)
                 parts.append(found[0])
@@ -659,32 +682,117 @@ class _Reader:
             return Range(start, None, is_single=True)
         self.at = colon.end()
         left = self.text[self.at :].lstrip()
-        ends = not left or left[0] == "," or re.match(r"(->|times|plus|else)(\s|$)", left)
+        ends = not left or left[0] in ",)" or re.match(r"(->|times|plus|as|else|if)(\s|$)", left)
         return Range(start, None if ends else self.expression(), is_single=False)
+
+
+def _with_sums(rule: MapRule, target: Side) -> MapRule:
+    """Return a rule that computes, where each product has the indices that it is summed over."""
+    kept = target.free()
+    tree, owners = _summed(rule.tree, frozenset(kept), rule.tensors)
+    lonely = {name: texts for name, texts in owners.items() if name not in kept}
+    for name, texts in lonely.items():
+        if name in (each for side in rule.tensors for each in _rank_names(side)) or not texts:
+            what = "a number of sources" if texts else "in no tensor of its product,"
+            remedy = f"Write 'sum({name}: ...)', or 'mean({name}: ...)'."
+            raise MapError(f"{name} is {what} and not on the right.", remedy)
+    if lonely:
+        some = ", ".join(f"{n} is in one tensor, {texts[0]!r}" for n, texts in lonely.items())
+        name = next(iter(lonely))
+        alike = "Did you mean one index? Name it alike. " if len(lonely) > 1 else ""
+        remedy = f"{alike}Write 'sum({name}: ...)', or 'mean({name}: ...)', or {name} on the right."
+        raise MapError(f"{some}, and not on the right.", remedy)
+    new = [name for name in target.indices() if name in kept and name not in owners]
+    if new and rule.tensors and not rule.is_again:
+        cause = f"No tensor has {new[0]!r} of {target.text!r}."
+        raise MapError(cause, f"'also', and a size of {new[0]}, repeat the values.")
+    is_open = [ELLIPSIS in side.axes for side in rule.tensors]
+    if (ELLIPSIS in target.axes) != any(is_open):
+        names = [*tree_names(rule.tree)]
+        if not rule.tensors:
+            raise MapError(
+                f"{names[0]} has no brackets, so it is a size.", _BRACKETS.format(names[0])
+            )
+        remedy = "A key without brackets is [...]: write the axes of both sides, or of neither."
+        raise MapError("Only one side of '->' has '...'.", remedy)
+    if not rule.tensors and not rule.dtype and not rule.is_hidden:
+        given = ", ".join(target.indices())
+        remedy = f"Write 'as float32' after the target{f', and {given} in sizes' if given else ''}."
+        raise MapError("The rule has no tensor, so no dtype.", remedy)
+    of_keys = {name for side in (*rule.tensors, target) for name in side.key.texts()}
+    lost = of_keys.difference(rule.source.key.texts())
+    if lost:
+        raise MapError(
+            f"{rule.source.text!r} lacks the text {{{min(lost)}}}, and other tensors have it.",
+            "One tensor of a rule has all texts and numbers of keys.",
+        )
+    return replace(rule, tree=tree)
+
+
+def _rank_names(side: Side) -> AxisNames:
+    """The indices of the number before the first slash of a key."""
+    first = side.key.parts[0] if side.key.parts else ""
+    return first.axis if isinstance(first, NumberPart) else ()
+
+
+def _summed(
+    tree: TermTree, kept: frozenset[str], tensors: Sequence[Side]
+) -> tuple[TermTree, dict[str, list[str]]]:
+    """The tree with its sums, and the tensors of each index that is left, in the order of the text."""
+    if not isinstance(tree, tuple):
+        return tree, {}
+    word = tree[0]
+    if word == "tensor":
+        side = tensors[tree[1]]
+        free = side.free()
+        return tree, {name: [side.text] for name in side.indices() if name in free}
+    if word in ("index", "item"):
+        return tree, {tree[-1]: []}
+    if word in ("sum", "mean"):
+        name, inner = tree[1], tree[2]
+        if name in kept:
+            remedy = "Give one of them another name."
+            raise MapError(f"{name} is summed over, and is also an index around the sum.", remedy)
+        inner, owners = _summed(inner, kept | {name}, tensors)
+        if name not in owners:
+            raise MapError(f"Nothing in {word}({name}: ...) has {name}.", "Correct the name.")
+        del owners[name]
+        return (word, name, inner), owners
+    found = [_summed(part, kept, tensors) for part in subtrees(tree)]
+    owners = dict[str, list[str]]()
+    for _, each in found:
+        for name, texts in each.items():
+            owners[name] = owners.get(name, []) + texts
+    parts = [part for part, _ in found]
+    if word not in "+*":
+        return (word, *parts), owners
+    signs = [sign for sign, _ in tree[1]]
+    done = tuple(zip(signs, parts, strict=True))
+    if word == "+":
+        return (word, done), owners
+    counts = Counter(name for part, each in found if not is_constant(part) for name in each)
+    in_numbers = {name for part, each in found if is_constant(part) for name in each}
+    summed = [n for n in owners if counts[n] > 1 and n not in kept and n not in in_numbers]
+    # The numbers of sources, which two tensors may have, are never summed over unasked.
+    ranks = {name for number in tensors_of(tree) for name in _rank_names(tensors[number])}
+    summed = [name for name in summed if name not in ranks]
+    in_keys = {name for number in tensors_of(tree) for name in tensors[number].key.indices()}
+    summed.sort(key=lambda name: name not in in_keys)
+    return (word, done, tuple(summed)), {n: t for n, t in owners.items() if n not in summed}
 
 
 def _check(rule: MapRule) -> None:
     """Raise ``MapError`` unless both sides have the same indices, each once."""
-    for side in (rule.source, rule.target, *rule.factors):
-        if side is not None:
-            _check_side(side)
-    for factor in rule.factors:
-        if factor.ranges:
-            raise MapError(
-                f"The factor {factor.text!r} has '@'.",
-                "Select a range of the source: its factors follow.",
-            )
-        unknown = set(factor.indices()) - set(rule.source.indices())
-        unknown |= set(factor.key.texts()) - set(rule.source.key.texts())
-        if unknown:
-            which = ", ".join(sorted(unknown))
-            raise MapError(
-                f"{factor.text!r} has {which}, which {rule.source.text!r} does not have.",
-                "A factor has indices and texts of the source.",
-            )
+    for side in rule.sides():
+        _check_side(side)
     if rule.target is None:
         if rule.has_arithmetic or rule.is_again:
             raise MapError("'nothing' takes no arithmetic and no 'also'.", "Leave them out.")
+        return
+    if rule.has_arithmetic:
+        if rule.is_hidden and (rule.dtype or rule.fill or rule.is_again or rule.target.ranges):
+            remedy = "Write them where it is used."
+            raise MapError("A '$' takes no 'also', 'as', 'else' and '@'.", remedy)
         return
     source, target = rule.source, rule.target
     for side, other in ((source, target), (target, source)):
@@ -704,8 +812,9 @@ def _check(rule: MapRule) -> None:
             )
         if left:
             name = left[0]
-            is_new = side is target and name in side.key.indices() and name not in other.indices()
-            again = f", or write 'also' before the rule: a copy for each {name}" if is_new else ""
+            is_new = side is target and name not in other.indices()
+            again = ", or write 'also' before the rule, to repeat the values" if is_new else ""
+            again = again or f", or write 'mean({name}: ...)' or 'sum({name}: ...)'"
             verb = "is fixed by '@'" if name in other.indices() else "is missing"
             raise MapError(
                 f"The index {name!r} of {side.text!r} {verb} on the other side.",

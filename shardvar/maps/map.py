@@ -15,14 +15,15 @@ A map file is TOML:
     models = ["llama", "mistral"]           # the models that it is for, as config.json names them
     exact = true                            # arithmetic is an error
     [sizes]
-    h = "config:head_dim"                   # an integer, an expression, or a name of config.json
+    h = "config:head_dim"                   # a number, an expression, or a name of config.json
+    alpha = "1/adapter_config.json:lora_alpha"  # or of another JSON file, next to source 1
+    w = [0.5, 0.3, 0.2]                     # a list: w(n) is an element
     [requires]                              # entries of config.json, and their possible values
     "rope_scaling.rope_type" = ["none"]     # lacks = ["..."] names what others need
 
 ``shardvar/maps/*.toml`` are maps that are shipped, and found by their names.
 """
 
-import operator
 import os
 import re
 import tomllib
@@ -31,10 +32,12 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from math import prod
+from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any, Protocol, Self
 
 from shardvar.errors import ArgumentTypeError, MapError, ShardvarError
+from shardvar.maps.expressions import SizeOf, parse_expression
 from shardvar.maps.fitting import Fit, fit_rules
 from shardvar.maps.language import (
     NAME,
@@ -42,20 +45,24 @@ from shardvar.maps.language import (
     KeyPattern,
     MapRule,
     NumberPart,
-    parse_expression,
+    Side,
     parse_rule,
 )
 from shardvar.maps.matching import (
+    FILE_SIZE,
     Family,
-    SizeOf,
+    SizeValue,
+    config_size,
     did_you_mean,
     filled_ranges,
+    is_switched_on,
     read_limited,
     sizes_at,
     split_number,
 )
 from shardvar.maps.proof import TensorFacts
 from shardvar.maps.report import MapReport, map_report
+from shardvar.maps.substitution import put_in
 from shardvar.storage.local import split_place
 
 _RANK_KEY = re.compile(r"(0|[1-9][0-9]{0,8})/(.+)", re.DOTALL)
@@ -63,16 +70,20 @@ _RANK_KEY = re.compile(r"(0|[1-9][0-9]{0,8})/(.+)", re.DOTALL)
 
 def reads_ranks(rules: Sequence[MapRule]) -> bool:
     """Return True if a map takes the keys of numbered sources."""
-    return any(_axis(rule.source.key) for rule in rules)
+    return any(_axis(side.key) for rule in rules for side in _taken(rule))
 
 
 def numbers_sources(rules: Sequence[MapRule], count: int) -> bool:
     """Return True if numbered sources are taken: by an index, or each by its number (``0/w[i] -> w[i]``)."""
     if count == 1 or reads_ranks(rules):
         return reads_ranks(rules)
-    sides = [side for rule in rules for side in (rule.source, *rule.factors)]
+    sides = [side for rule in rules for side in _taken(rule) if not rule.is_hidden]
     ranks = [split_rank(side.key.text) for side in sides]
     return None not in ranks and {each[0] for each in ranks if each} == {*range(count)}
+
+
+def _taken(rule: MapRule) -> Sequence[Side]:
+    return (rule.source,) if rule.tree is None else rule.tensors
 
 
 def makes_ranks(rules: Sequence[MapRule]) -> bool:
@@ -100,7 +111,7 @@ def sizes_of_ranks(
 ) -> dict[str, int]:
     """Return the sizes that a number of sources gives, by which a source that lacks a tensor is found."""
     sizes: dict[str, int] = {}
-    for axis in dict.fromkeys(_axis(rule.source.key) for rule in rules):
+    for axis in dict.fromkeys(_axis(side.key) for rule in rules for side in _taken(rule)):
         full = {name: size_of(name) for name in axis if name in known}
         unknown, product = [name for name in axis if name not in full], prod(full.values())
         if len(unknown) == 1 and product and count % product == 0:
@@ -137,7 +148,8 @@ def copies_left_out(
         same = [each for each in axis if each not in rule.source.ranges]
         for other in sorted(kept.get(name, ())):
             theirs = split_number(other, axis, full)
-            if all(own[each] == theirs[each] for each in same):
+            # A copy follows its original: 3/steps -> steps chooses the last of several that differ.
+            if other < rank and all(own[each] == theirs[each] for each in same):
                 found[key] = f"{other}/{name}"
                 break
     return found
@@ -197,9 +209,10 @@ class Map:
     ----------
     rules : str or iterable of str
         The rules, ``"KEY[axes] -> KEY[axes]"`` each.
-    sizes : mapping of str to int or str, optional
+    sizes : mapping of str to int, float, str or list, optional
         The extents of indices, and other names in rules. A text is an expression of other sizes;
-        ``"config:NAME"`` is an integer of ``config.json`` next to the source.
+        ``"config:NAME"`` is a number of ``config.json`` next to the source,
+        ``"1/FILE.json:NAME"`` one of a file next to source 1. ``w(n)`` is an element of a list.
     about : str, optional
         One sentence on the conversion.
     exact : bool, default False
@@ -220,7 +233,7 @@ class Map:
 
     rules: tuple[str, ...]
     """The rules."""
-    sizes: Mapping[str, int | str]
+    sizes: Mapping[str, SizeValue]
     """The sizes."""
     about: str
     """The sentence on the conversion."""
@@ -237,7 +250,7 @@ class Map:
         self,
         rules: str | Iterable[str],
         *,
-        sizes: Mapping[str, int | str] | None = None,
+        sizes: Mapping[str, SizeValue] | None = None,
         about: str = "",
         exact: bool = False,
     ) -> None:
@@ -248,7 +261,7 @@ class Map:
                     f"Rule {number + 1} is {rule!r}, not a text.", "Write 'KEY -> KEY'."
                 )
         sizes = {name: _size(name, size) for name, size in (sizes or {}).items()}
-        parsed = tuple(parse_rule(rule, number) for number, rule in enumerate(listed))
+        parsed = tuple(put_in([parse_rule(rule, number) for number, rule in enumerate(listed)]))
         for number, each in enumerate(parsed):
             if exact and each.has_arithmetic:
                 raise MapError(
@@ -324,7 +337,7 @@ class Map:
     def extended(
         self,
         rules: Iterable[str] = (),
-        sizes: Mapping[str, int | str] | None = None,
+        sizes: Mapping[str, SizeValue] | None = None,
         *,
         any_model: bool = False,
     ) -> "Map":
@@ -334,7 +347,7 @@ class Map:
         ----------
         rules : iterable of str, optional
             Rules that it gets in addition.
-        sizes : mapping of str to int or str, optional
+        sizes : mapping of str to int, float, str or list, optional
             Sizes that it gets; one that it has already is replaced.
         any_model : bool, default False
             True to use the map also for models that it is not for, or does not make all of.
@@ -350,7 +363,9 @@ class Map:
             about=self.about,
             exact=self.exact,
         )
-        parsed = (*self.parsed, *longer.parsed[len(self.parsed) :])
+        ends = [rule.ends for rule in self.parsed] + [{}] * (len(longer.parsed) - len(self.parsed))
+        pairs = zip(longer.parsed, ends, strict=True)
+        parsed = tuple(replace(rule, ends=each) for rule, each in pairs)
         family = Family() if any_model else self.family
         return longer._with(parsed=parsed, name=self.name, family=family)
 
@@ -368,11 +383,13 @@ class Map:
         Raises
         ------
         MapError
-            If a rule has no inverse: with ``times``, ``plus``, ``else``, ``also`` or ``nothing``.
+            If a rule has no inverse: one that computes, or with ``else``, ``also``, ``rest`` or
+            ``nothing``.
         """
         problems = []
         for number, rule in enumerate(self.parsed):
-            obstacle = rule.exception or ("times or plus" if rule.has_arithmetic else "")
+            obstacle = rule.exception or ("rest" if rule.is_rest else "")
+            obstacle = obstacle or ("arithmetic" if rule.has_arithmetic else "")
             if obstacle:
                 problems.append(
                     f"Rule {number + 1}, {rule.text!r}, has no inverse, because of {obstacle!r}."
@@ -434,25 +451,47 @@ def fit_map(
     metadata: Mapping[str, str] = MappingProxyType({}),
 ) -> Fit:
     """Fit the rules of a map to the tensors and the objects of the checkpoint at ``path``."""
+    given = with_files(given, [path])
     architecture = metadata.get("general.architecture", "")
     model = given.family.check(path, architecture, shipped_models)
     size_of = sizes_at(given.sizes, path)
-    for name in given.sizes:
+    indices = {name for rule in given.parsed for side in rule.sides() for name in side.indices()}
+    for name, size in given.sizes.items():
         try:
-            size_of(name)
+            value = size_of(name)
+            if name in indices and (isinstance(size, str) or not isinstance(value, int)):
+                parse_expression(size if isinstance(size, str) else name).integer(size_of)
         except MapError as error:
             raise error.at(f"sizes.{name}") from None
     # A size that no rule and no other size uses is misspelt.
     used = {name for rule in given.parsed for name in rule.names()}
     for size in given.sizes.values():
-        used |= set() if isinstance(size, int) else set(parse_expression(size).names())
+        used |= set(parse_expression(size).names()) if isinstance(size, str) else set()
     for name in given.sizes:
         if name not in used:
             near = did_you_mean(name, used - given.sizes.keys())
             cause = f"The size {name} is used by no rule."
             raise MapError(cause, f"{near}Correct it, or leave it out.")
-    fit = fit_rules(given.parsed, tensors, objects, size_of, given.sizes, encodings)
+    idle = {n for n, rule in enumerate(given.parsed) if rule.is_hidden}
+    idle |= {n for n, r in enumerate(given.parsed) if not is_switched_on(r.condition, path)}
+    fit = fit_rules(given.parsed, tensors, objects, size_of, given.sizes, encodings, idle)
     return replace(fit, model=model)
+
+
+def with_files(given: Map, paths: Sequence[str]) -> Map:
+    """Return a map whose sizes have the values of JSON files next to the sources at ``paths``."""
+    sizes: dict[str, SizeValue] = {}
+    for name, size in given.sizes.items():
+        found = FILE_SIZE.fullmatch(size) if isinstance(size, str) else None
+        if found is None:
+            continue
+        number = int(found[1])
+        if number >= len(paths):
+            cause = f"sizes.{name} is of source {number}, and there are {len(paths)}."
+            raise MapError(cause, "Sources are numbered from 0, in the order of the call.")
+        value = config_size(paths[number], found[3], found[2])
+        sizes[name] = value if isinstance(value, int | list) else float(value)
+    return given.extended((), sizes) if sizes else given
 
 
 def facts_of(reader: MappedCheckpoint) -> tuple[dict[str, TensorFacts], list[str]]:
@@ -505,22 +544,22 @@ def _read_file(path: str, is_name: bool) -> bytes:
     return read_limited(file, f"The map {path}", "A map is a small TOML file.")
 
 
-def _size(name: Any, size: Any) -> int | str:
-    """A size: an integer, of Python or NumPy, or an expression."""
+def _size(name: Any, size: Any) -> SizeValue:
+    """A size: a number, of Python or NumPy, a list of numbers, or an expression."""
     if not isinstance(name, str) or NAME.fullmatch(name) is None:
         raise MapError(f"{name!r} is not the name of a size.", "Write letters, digits and _.")
     if isinstance(size, str):
         try:
-            parse_expression(size)
+            if FILE_SIZE.fullmatch(size) is None:
+                parse_expression(size)
         except MapError as error:
             raise MapError(f"The size {name}: {error.cause}", error.remedy) from None
         return size
-    try:
-        if isinstance(size, bool):
-            raise TypeError
-        return operator.index(size)
-    except TypeError:
+    numbers = list(size) if isinstance(size, list | tuple) and size else [size]
+    if any(isinstance(n, bool) or not isinstance(n, Real) or n - n for n in numbers):
         raise MapError(
-            f"The size {name} is {size!r}, not an integer.",
-            "Give an integer, an expression, or 'config:NAME'.",
-        ) from None
+            f"The size {name} is {size!r}, not a number.",
+            "Give a number, a list of numbers, an expression, or 'config:NAME'.",
+        )
+    exact = [int(n) if isinstance(n, Integral) else float(n) for n in numbers]
+    return exact if isinstance(size, list | tuple) else exact[0]

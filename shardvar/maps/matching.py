@@ -23,15 +23,19 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from decimal import Decimal
 from difflib import SequenceMatcher, get_close_matches
+from fractions import Fraction
 from itertools import islice
 from math import prod
 from typing import Any
 
 from shardvar.errors import CheckpointError, MapError, StorageError
+from shardvar.maps.expressions import SizeOf, float_of, parse_expression
 from shardvar.maps.language import (
     ANY_TEXT,
     AxisNames,
+    Condition,
     KeyPattern,
     MapRule,
     NumberPart,
@@ -39,7 +43,6 @@ from shardvar.maps.language import (
     Side,
     TextPart,
     WordPart,
-    parse_expression,
 )
 from shardvar.pictures.words import similar
 from shardvar.storage.local import split_place
@@ -192,10 +195,6 @@ def why_unmatched(key: str, pattern: KeyPattern) -> str:
         if matches_key(KeyPattern(pattern.text, others), key):
             return why
     return ""
-
-
-SizeOf = Callable[[str], int]
-"""Gives a size by its name; ``MapError`` if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -591,12 +590,24 @@ def _fitting(label: str, named: Collection[str], shipped: Mapping[str, Collectio
     return ""
 
 
-def sizes_at(sizes: Mapping[str, int | str], path: str) -> SizeOf:
+SizeValue = int | float | str | Sequence[int | float]
+"""A number, an expression, a name in a JSON file, or a list of numbers."""
+FILE_SIZE = re.compile(r"([0-9]{1,9})/([A-Za-z0-9_.-]+\.json):(\S+)")
+"""A name in a JSON file next to a source: the number of the source, the file, and the name."""
+
+
+def exact_number(value: int | float) -> int | Fraction:
+    """Return a number as its text writes it: 0.1 is a tenth."""
+    exact = value if isinstance(value, int) else Fraction(Decimal(repr(value)))
+    return int(exact) if exact.denominator == 1 else exact
+
+
+def sizes_at(sizes: Mapping[str, SizeValue], path: str) -> SizeOf:
     """Return what gives the sizes of a map for the checkpoint at ``path``."""
-    found: dict[str, int] = {}
+    found: dict[str, Any] = {}
     asked: list[str] = []
 
-    def size_of(name: str) -> int:
+    def size_of(name: str) -> Any:
         if name not in found:
             if name in asked:
                 raise MapError(
@@ -609,9 +620,15 @@ def sizes_at(sizes: Mapping[str, int | str], path: str) -> SizeOf:
                     found[name] = config_size(path, name.removeprefix(PREFIX))
                 elif name in sizes:
                     size = sizes[name]
-                    found[name] = (
-                        size if isinstance(size, int) else parse_expression(size).integer(size_of)
-                    )
+                    if isinstance(size, str):
+                        tree = parse_expression(size).tree
+                        is_list = isinstance(tree, str) and isinstance(size_of(tree), list)
+                        value = size_of(tree) if is_list else float_of(tree, size_of)
+                        found[name] = value if is_list or value.denominator != 1 else int(value)
+                    elif not isinstance(size, int | float):
+                        found[name] = [*map(exact_number, size)]
+                    else:
+                        found[name] = exact_number(size)
                 else:
                     raise MapError(
                         f"The size {name} is not given.",
@@ -625,36 +642,56 @@ def sizes_at(sizes: Mapping[str, int | str], path: str) -> SizeOf:
     return size_of
 
 
-def config_size(path: str, name: str) -> int:
-    """Return an integer of a ``config.json``; ``name`` has a dot for each table that it goes into."""
-    where, value = _read(path)
-    for part in name.split("."):
-        if not isinstance(value, dict) or part not in value:
-            near = did_you_mean(part, value if isinstance(value, dict) else ())
-            raise MapError(f"{where} has no {name!r}.", f"{near}{_BY_HAND}")
-        value = value[part]
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise MapError(f"{where} has {value!r} as {name!r}, not an integer.", _BY_HAND)
-    return value
+def config_size(path: str, name: str, file: str = _NAME) -> Any:
+    """Return a number, or a list of numbers, of a JSON file; ``name`` has a dot for each table that
+    it goes into, and ``|`` between spellings."""
+    where, content = _read(path, file)
+    spellings = name.split("|")
+    for spelling in spellings:
+        value = content
+        for part in spelling.split("."):
+            if not isinstance(value, dict) or part not in value:
+                if spelling != spellings[-1]:
+                    break
+                near = did_you_mean(part, value if isinstance(value, dict) else ())
+                raise MapError(f"{where} has no {name!r}.", f"{near}{_BY_HAND}")
+            value = value[part]
+        else:
+            break
+    numbers = value if isinstance(value, list) and value else [value]
+    if any(isinstance(n, bool) or not isinstance(n, int | float) or n - n for n in numbers):
+        raise MapError(f"{where} has {value!r} as {name!r}, not a number.", _BY_HAND)
+    exact = [*map(exact_number, numbers)]
+    return exact if isinstance(value, list) else exact[0]
 
 
-def _read(path: str) -> tuple[str, Any]:
-    """The place of the configuration next to a checkpoint, and its content."""
+def is_switched_on(condition: Condition | None, path: str) -> bool:
+    """Return True if ``config.json`` next to a checkpoint has the value that a rule asks for."""
+    if condition is None:
+        return True
+    _, config = _read(path)
+    texts = (_text_of(config, name) for name in condition.name.split("|"))
+    found = next((text for text in texts if text is not None), "none")
+    return (found == condition.value) == condition.is_equal
+
+
+def _read(path: str, name: str = _NAME) -> tuple[str, Any]:
+    """The place of a JSON file next to a checkpoint, and its content."""
     # Of a folder, it lies inside; of a file, next to it.
     for place in dict.fromkeys((path, os.path.dirname(path) or os.curdir)):
         try:
             storage, _ = split_place(os.path.join(place, ""))
-            file = storage.open(_NAME)
+            file = storage.open(name)
         except (CheckpointError, StorageError):
             continue
-        where = os.path.join(storage.path, _NAME)
+        where = os.path.join(storage.path, name)
         try:
             content = read_limited(file, where, _BY_HAND)
             return where, parse_json(content, _MAX_DEPTH, allow_nan=True)
         except CheckpointError as error:
             cause = f"{where} cannot be read: {error.cause}"
             raise MapError(cause, f"Mend it. {_BY_HAND}") from None
-    raise MapError(f"There is no {_NAME} next to {path}.", f"Copy the model's there. {_BY_HAND}")
+    raise MapError(f"There is no {name} next to {path}.", f"Copy the model's there. {_BY_HAND}")
 
 
 def read_limited(file: Any, name: str, remedy: str) -> bytes:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shardvar.layout.dtypes import Bools
+from shardvar.maps.expressions import TermTree
 from shardvar.planning.slices import TensorTable
 
 
@@ -29,19 +30,20 @@ class View:
     """[rank] the coordinates of the piece's first element."""
     steps: tuple[tuple[int, int], ...]
     """[k] for each index of the piece, the axis along which it counts, and the coordinates from one
-    index to the next. An index that the tensor does not have is ``(-1, 0)``: only of a factor."""
+    index to the next. An index that the tensor does not have is ``(-1, 0)``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """Arithmetic in float64, rounded to the target's dtype once: the source times all factors, plus constants."""
+    """An expression, in float64, that is rounded to the target's dtype once (``engine.arithmetic``)."""
 
-    factors: tuple[View, ...]
-    """The tensors that the source is multiplied by, one after the other."""
-    times: float
-    """A constant that the product is multiplied by."""
-    plus: float
-    """A constant that is added at last."""
+    tree: TermTree
+    """``("leaf", n)`` is a view; products have ``(word, ((factors, ...), ...), bound, number)``."""
+    views: tuple[View, ...]
+    """The tensors, with steps of the bound indices first, then of the piece's. A view without a key
+    is the numbers 0, 1, 2 ... of an index."""
+    bound: tuple[int, ...]
+    """The extents of the indices that are summed over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,12 @@ class Piece:
     target: View
     arithmetic: Arithmetic | None = None
     """The arithmetic on the way; None for bits that are moved as they are."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The tensors that it is made of."""
+        views = (self.source,) if self.arithmetic is None else self.arithmetic.views
+        return tuple(dict.fromkeys(view.key for view in views if view.key))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ import numpy as np
 from shardvar.errors import MapError
 from shardvar.layout.dtypes import Ints, is_whole
 from shardvar.layout.region import find_flaw, find_overlap
+from shardvar.maps.expressions import SizeOf
 from shardvar.maps.language import (
     ELLIPSIS,
     AxisNames,
@@ -37,14 +38,12 @@ from shardvar.maps.matching import (
     Bounds,
     Match,
     RuleExtents,
-    SizeOf,
-    nearest_key,
     nearest_rule,
     solve,
     why_unmatched,
     write_key,
 )
-from shardvar.maps.plan import Arithmetic, Piece, View
+from shardvar.maps.plan import Piece, View
 from shardvar.pictures.words import human_shape
 
 _MOST_BOXES = 1 << 22
@@ -93,8 +92,12 @@ def check_uses(
     unselected: Mapping[str, int],
     keys: Sequence[str],
     selected: Collection[str],
+    explain: Callable[[str], Problem | None],
 ) -> Iterator[Problem]:
-    """Yield problems of the use of each key; rules match only the names of ``unselected``."""
+    """Yield problems of the use of each key; rules match only the names of ``unselected``.
+
+    ``explain`` may know the problem of a key that no rule takes.
+    """
     described = 0
     for key in keys:
         if key in selected or key in uses:
@@ -104,6 +107,9 @@ def check_uses(
         described += 1
         if described > MOST_PROBLEMS:
             yield Problem(f"{key!r} is matched by no rule.", "")
+            continue
+        if (problem := explain(key)) is not None:
+            yield problem
             continue
         near = ""
         if key in unselected:
@@ -435,11 +441,27 @@ class FittedRule:
     extents: RuleExtents
     """The extents that its text and the sizes give."""
     size_of: SizeOf
+    of_tensors: tuple[RuleExtents, ...] = ()
+    """The same for each tensor of a rule that computes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """The tensors of a rule that computes, for one choice of numbers, words and texts."""
+
+    in_keys: tuple[tuple[str, ...], ...]
+    """For each tensor, the indices in its key that are summed over."""
+    keys: Mapping[tuple[int, ...], str]
+    """The keys, by the place of the tensor and the values of these indices."""
+    axes: tuple[TensorAxes, ...]
+    """For each tensor, its axes."""
+    extents: Mapping[str, int]
+    """The selected extents of all indices that it has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """The elements that a rule takes from one tensor to one target."""
+    """The elements that a rule takes from one tensor, or several, to one target."""
 
     fitted: FittedRule
     match: Match
@@ -455,15 +477,12 @@ class Contribution:
     source: TensorAxes
     cut: Mapping[AxisNames, int]
     """The extents of the target's axes whose last block is cut."""
+    binding: Binding | None = None
+    """The tensors, of a rule that computes."""
 
     @property
     def number(self) -> int:
         return self.fitted.number
-
-    @property
-    def starts(self) -> dict[str, int]:
-        """The first of each index that the source selects."""
-        return {name: bounds.start for name, bounds in self.fitted.extents.source.items()}
 
     def use(self) -> Use:
         fixed = dict(self.fixed_in(self.source.axes))
@@ -480,11 +499,6 @@ class Contribution:
             return self.cut[names]
         sizes = [self.full[name] for name in names]
         return None if None in sizes else prod(size for size in sizes if size is not None)
-
-    def full_of_source(self, name: str) -> int | None:
-        """Return the full extent of an index of the source, in its axes or its key, if it is known."""
-        found, extents = self.source.full.get(name), self.fitted.extents
-        return extents.full(name, False, self.selected.get(name)) if found is None else found
 
     def free(self) -> list[str]:
         """Return the indices of its piece, in the order of the target."""
@@ -503,6 +517,7 @@ def contributions_of(
     placed: TensorAxes,
     selected: Mapping[str, int],
     counts: Mapping[str, int],
+    binding: Binding | None = None,
 ) -> Iterator[Contribution]:
     """Yield the contributions of one tensor: one for each target, and for each block that is cut."""
     target = fitted.rule.target
@@ -512,6 +527,15 @@ def contributions_of(
     for axis in target.axes:
         rest = [each for each in placed.axes if each and each[0].startswith("...")]
         axes += tuple(rest) if axis == ELLIPSIS else (axis,)
+    repeated = fitted.rule.repeated()
+    extent = {**selected}
+    for name in repeated:
+        size = extents.selected(name)
+        if size is None:
+            cause = f"The size of {name} in {fitted.rule.text!r} is not known, and only the target has it."
+            raise MapError(cause, f"Give {name} in sizes, or --size {name}=N.")
+        extent[name] = size
+    selected = extent
     shared = {**counts, **selected}
     full = {name: extents.full(name, True, shared.get(name)) for axis in axes for name in axis}
     cut = {
@@ -522,24 +546,12 @@ def contributions_of(
     }
     # Indices of the source's axes that are in the target's key, and with 'also' indices that the
     # source does not have: one target for each value.
-    repeated = fitted.rule.repeated()
-    unstacked = [name for name in target.key.indices() if name in selected or name in repeated]
-    extent = {**selected}
-    for name in repeated:
-        size = extents.selected(name)
-        if size is None:
-            cause = f"The size of {name} in {fitted.rule.text!r} is not known, and only the target has it."
-            raise MapError(cause, f"Give {name} in sizes, or --size {name}=N.")
-        extent[name] = size
-    # The same for indices that are in the key of a factor: each value has another factor.
-    in_factors = [name for side in fitted.rule.factors for name in side.key.indices()]
-    unstacked += [
-        name for name in dict.fromkeys(in_factors) if name in extent and name not in unstacked
-    ]
+    of_key = target.key.indices()
+    unstacked = [name for name in of_key if name in extent and name not in match.indices]
     number = prod(extent[name] for name in unstacked)
     if number > _MOST_TARGETS:
         raise MapError(
-            f"{match.key!r} would become {number:,} tensors{' or parts' if in_factors else ''}.",
+            f"{match.key!r} would become {number:,} tensors.",
             f"At most {_MOST_TARGETS:,} are made of one: keep an index among the axes.",
         )
     for values in product(*(range(extent[name]) for name in unstacked)):
@@ -548,11 +560,12 @@ def contributions_of(
         for block, extents_of_block in blocks(placed, selected, at):
             both = {**shared, **extents_of_block}
             yield Contribution(
-                fitted, match, about[0], key, axes, {**at, **block}, both, full, placed, cut
+                *(fitted, match, about[0], key, axes, {**at, **block}, both, full, placed, cut),
+                binding,
             )
 
 
-def _write(
+def write_parts(
     fitted: FittedRule,
     match: Match,
     key: KeyPattern,
@@ -606,78 +619,31 @@ def target_key(
     if fitted.rule.target is None:
         return ""
     key = fitted.rule.target.key
-    return _write(
+    return write_parts(
         fitted, match, key, lambda name: extents.full(name, True, counts.get(name)), value_of
     )
 
 
-def piece_of(
-    contribution: Contribution, target: TensorAxes, tensors: Mapping[str, TensorFacts]
-) -> tuple[Piece, list[tuple[str, Use]]]:
-    """Return the piece of a contribution whose target has all extents, and the uses of its factors."""
-    rule, size_of, free = contribution.fitted.rule, contribution.fitted.size_of, contribution.free()
-    counts = [contribution.selected[name] for name in free]
+def piece_of(contribution: Contribution, target: TensorAxes) -> Piece:
+    """Return the piece of a contribution that moves bits, and whose target has all extents."""
+    free = contribution.free()
     views = [
         contribution.source.view(contribution.match.key, contribution.fixed, free),
         target.view(contribution.target, contribution.fixed, free),
     ]
-    if not rule.has_arithmetic:
-        shape, (taken, filled) = merge(counts, views)
-        return Piece(contribution.number, shape, taken, filled), []
-    uses = []
-    for side in rule.factors:
-        key = _factor_key(contribution, side)
-        placed, _ = axes_of(side, tensors[key][1], key, contribution.full_of_source, {})
-        factor = TensorAxes(placed.axes, placed.full, contribution.starts)
-        views.append(factor.view(key, contribution.fixed, free))
-        names = {name for axis in factor.axes for name in axis}
-        fixed = {name: value for name, value in contribution.fixed.items() if name in names}
-        uses.append(
-            (key, factor.use(contribution.number, fixed, contribution.selected, is_again=True))
-        )
-    times = prod((each.real(size_of) for each in rule.times), start=1.0)
-    plus = 0.0 if rule.plus is None else rule.plus.real(size_of)
-    shape, (taken, filled, *rest) = merge(counts, views)
-    return Piece(
-        contribution.number, shape, taken, filled, Arithmetic(tuple(rest), times, plus)
-    ), uses
+    shape, (taken, filled) = merge([contribution.selected[name] for name in free], views)
+    return Piece(contribution.number, shape, taken, filled)
 
 
 def missing_key(contribution: Contribution, name: str, value: int) -> str:
     """Return the key next to a contribution's source that would have another value of one index, or ""."""
-    fitted, match, starts = contribution.fitted, contribution.match, contribution.starts
+    fitted, match = contribution.fitted, contribution.match
+    starts = {name: bounds.start for name, bounds in fitted.extents.source.items()}
     key, at = fitted.rule.source.key, {**match.indices, name: value}
     if any(isinstance(part, NumberPart) and len(part.axis) > 1 for part in key.parts):
         return ""
-    return _write(
+    return write_parts(
         fitted, match, key, lambda _: None, lambda name, _: starts.get(name, 0) + at.get(name, 0)
-    )
-
-
-def check_factors(contribution: Contribution, tensors: Mapping[str, TensorFacts]) -> None:
-    """Raise ``MapError`` unless the factors of a contribution are floating-point tensors."""
-    for side in contribution.fitted.rule.factors:
-        key = _factor_key(contribution, side)
-        if key not in tensors:
-            near = nearest_key(key, tensors)
-            raise MapError(
-                f"The factor {key!r} of {contribution.match.key!r} is not in the checkpoint.",
-                f"{f'The nearest key is {near!r}. ' if near else ''}Correct the name in the rule.",
-            )
-        dtype = tensors[key][0]
-        if "float" not in dtype:
-            raise MapError(f"The factor {key!r} is of dtype {dtype}.", "Factors are floats.")
-
-
-def _factor_key(contribution: Contribution, side: Side) -> str:
-    """The key of a factor, whose indices are the source's."""
-    starts, fixed = contribution.starts, contribution.fixed
-    return _write(
-        contribution.fitted,
-        contribution.match,
-        side.key,
-        contribution.full_of_source,
-        lambda name, _: starts.get(name, 0) + fixed.get(name, 0),
     )
 
 
@@ -688,11 +654,6 @@ def check_kind(rule: MapRule, key: str, dtype: str, encoding: str | None) -> Non
     if is_whole(dtype):
         raise MapError(
             f"{key!r} is of dtype {dtype}, which is never cut or moved.", "Only rename it."
-        )
-    if rule.has_arithmetic and "float" not in dtype:
-        raise MapError(
-            f"{key!r} is of dtype {dtype}, and arithmetic is for floating-point numbers.",
-            "Cast it before, or leave the arithmetic out.",
         )
     last = rule.source.axes[-1:]
     keeps_last = (

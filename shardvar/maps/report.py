@@ -15,6 +15,10 @@ WIDEST = 120
 """The width up to which a column is padded; a longer cell shifts its row."""
 HEADERS = ("", "rule", "matches", "from", "to")
 """The columns of the table of rules."""
+_KINDS = {
+    "rounded": "the numbers in another dtype",
+    "computed": "in float64, then rounded once",
+}
 UNLIKE = "differ"
 """One more column, of a comparison."""
 
@@ -33,8 +37,8 @@ class RuleReport:
     """The shapes of the tensors that it takes, as text."""
     target: str
     """The shapes of the tensors that it fills, as text."""
-    is_exact: bool
-    """True if it moves bits, False if it computes."""
+    kind: str
+    """``moved``: bits; ``rounded``: the numbers, in another dtype; ``computed``: other numbers."""
     num_targets: int
     """The number of tensors that it fills, or helps to fill."""
     exception: str
@@ -68,7 +72,7 @@ class MapReport:
     @property
     def is_exact(self) -> bool:
         """True if no rule that matches computes: bits are moved, and nothing is rounded."""
-        return all(rule.is_exact for rule in self.rules if rule.matches)
+        return all(rule.kind == "moved" for rule in self.rules if rule.num_targets)
 
     def compared(self, unlike: Collection[str]) -> "MapReport":
         """Return the report with how many tensors of each rule differ in a comparison.
@@ -104,7 +108,7 @@ class MapReport:
             matches, each = f"{rule.matches:,}", rule.matches // max(rule.num_targets, 1)
             if each > 1 and each * rule.num_targets == rule.matches and rule.num_targets > 1:
                 matches = f"{rule.num_targets:,} x {each:,}"  # so many sources for each target
-            rounded = " (rounded)" if rule.matches and not rule.is_exact else ""
+            rounded = f" ({rule.kind})" if rule.num_targets and rule.kind != "moved" else ""
             cells = f"{number + 1}", printable(rule.rule), matches, rule.source
             unlike = () if rule.num_unlike is None else (f"{rule.num_unlike:,}",)
             rows.append((*cells, rule.target + rounded, *unlike))
@@ -123,14 +127,13 @@ class MapReport:
         lines = [
             f"every source is used once{''.join(used)}; every tensor made is filled once{filled}"
         ]
-        rounded = [n + 1 for n, r in enumerate(self.rules) if r.matches and not r.is_exact]
-        verb = "computes" if len(rounded) == 1 else "compute"
-        lines.append(
-            f"rounded: {_numbers(rounded)} {verb} in float64; all other rules move bits"
-            if rounded
-            else "exact: bits are moved, and nothing is computed"
-        )
-        idle = [number + 1 for number, rule in enumerate(self.rules) if not rule.matches]
+        for kind, words in _KINDS.items():
+            of_kind = [n + 1 for n, r in enumerate(self.rules) if r.num_targets and r.kind == kind]
+            if of_kind:
+                lines.append(f"{kind}: {_numbers(of_kind)}, {words}")
+        others = "moved: all other rules, bits as they are"
+        lines.append("exact: bits are moved, and nothing is computed" if self.is_exact else others)
+        idle = [n + 1 for n, r in enumerate(self.rules) if not (r.matches or r.num_targets)]
         if idle:
             lines.append(f"no key matches {_numbers(idle)}")
         return [*lines, *([printable(self.model)] if self.model else [])]
@@ -188,7 +191,7 @@ def map_report(
     num_targets = [0] * len(rules)
     for target in fit.plan.targets:
         for piece in target.pieces:
-            sources[piece.rule].add(tensors[piece.source.key][1])
+            sources[piece.rule].update(tensors[key][1] for key in piece.keys)
             targets[piece.rule].add(target.shape)
         for number in {piece.rule for piece in target.pieces}:
             num_targets[number] += 1
@@ -205,7 +208,7 @@ def map_report(
             fit.matches[number],
             _shapes(sources[number]),
             "nothing" if rule.target is None else _shapes(targets[number]),
-            not rule.has_arithmetic,
+            rule.kind,
             num_targets[number],
             rule.exception,
         )

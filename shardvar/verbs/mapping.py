@@ -49,6 +49,7 @@ from shardvar.maps.map import (
     reads_ranks,
     sizes_of_ranks,
     split_rank,
+    with_files,
 )
 from shardvar.maps.matching import sizes_at
 from shardvar.maps.plan import MapPlan
@@ -332,16 +333,17 @@ MapLike = Map | Path | Iterable[str]
 """A map: itself, the path of its file or the name of a shipped one, or its rules."""
 
 
-def as_map(given: Any, keep_going: bool = False) -> Map:
+def as_map(given: Any, keep_going: bool = False, paths: Sequence[str] = ()) -> Map:
+    """Return a map, with the sizes that files next to the sources at ``paths`` give."""
     if keep_going:
         raise ArgumentError(
             "A map takes every tensor, so none is left out with keep_going.",
             "Rescue the source first, then map it.",
         )
     if isinstance(given, Map):
-        return given
+        return with_files(given, paths) if paths else given
     if isinstance(given, str | os.PathLike):
-        return Map.read(given)
+        return as_map(Map.read(given), paths=paths)
     if isinstance(given, Iterable):
         return Map(given)
     raise ArgumentTypeError(

@@ -429,9 +429,8 @@ def reshard(
     options = {**locals()}
     check_policy(policy)
     check_progress(progress)
-    given = None if map is None else as_map(map, keep_going)
     # A map sees the keys that these take; the tensors that it makes have other names than the source's.
-    kept = (filter, exclude) if given is None else (None, None)
+    kept = (filter, exclude) if map is None else (None, None)
     names = *kept, strip_prefix, rename or {}, add_prefix
     changes = Changes(*names, Conversions(cast or None, transpose or None), partition, keep_going)
     dequantize = dequantize and changes.conversions.dtype_of_numbers(dequantize)
@@ -440,6 +439,7 @@ def reshard(
     if components := components_of(places):
         return write_pipeline(components, places[0], reshard, options)
     found = _find_sources(places, keep_going)
+    given = None if map is None else as_map(map, keep_going, [each.path for each in found])
     by_rank = is_by_rank(target, given)
     goal = _find_goal(found, path_of_rank(target, 0) if by_rank else target, format, by_rank)
     if (reads := goal.format.reads) is not None:

@@ -438,9 +438,7 @@ def map_columns(plan: MapPlan, rules: Sequence[str], keys: Sequence[str]) -> Jso
                     ]
                 )
                 nbytes += len(json.dumps(patterns[-1]))
-            used = [piece.source.key]
-            if piece.arithmetic is not None:
-                used += [factor.key for factor in piece.arithmetic.factors]
+            used = [*piece.keys] or [""]
             nbytes += 14 + sum(len(each) + 3 for each in used if each not in sources)
             rows = [sources.setdefault(each, len(sources)) for each in used]
             if len(rows) > 1:

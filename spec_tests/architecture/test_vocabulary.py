@@ -42,10 +42,11 @@ HOMES = {
     "piece": (
         "view/collect.py",
         "verbs/joining.py",
+        "engine/arithmetic.py",
         "engine/pieces.py",
         "engine/lattices.py",
         "engine/mapped.py",
-        *(f"maps/{name}.py" for name in ("fitting", "plan", "proof", "report")),
+        *(f"maps/{name}.py" for name in ("binding", "fitting", "plan", "proof", "report")),
     ),
 }
 """A word -> the modules that may use it freely; others may only name what these define."""

@@ -97,6 +97,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "layout",
         "planning",
         "formats.protocol",
+        "maps.expressions",
         "maps.plan",
         "storage.protocol",
         "storage.concurrency",

@@ -1,50 +1,55 @@
 """Maps on arrays in memory: the plain meaning of a plan, and random rules with what they mean."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
+from shardvar.engine.arithmetic import Evaluation, KeptSums
 from shardvar.errors import MapError
+from shardvar.layout.dtypes import numpy_dtype
 from shardvar.maps.map import Map, fit_map
-from shardvar.maps.plan import MapPlan, Piece, View
+from shardvar.maps.plan import MapPlan, View
 from spec_tests.helpers.nearest import nearest
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 
-def _of(view: View, piece: Piece, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _of(view: View, counts: Sequence[int], first: Sequence[int] = ()) -> Any:
     """[k] the elements of a piece, by their coordinates, one index at a time."""
-    at = [np.full(piece.shape, first, dtype=np.int64) for first in view.start]
+    at = [np.full(counts, start, dtype=np.int64) for start in view.start]
     for number, (axis, step) in enumerate(view.steps):
         if axis >= 0:
-            counted = np.arange(piece.shape[number]) * step
-            at[axis] = at[axis] + counted.reshape([-1] + [1] * (len(piece.shape) - number - 1))
+            counted = (np.arange(counts[number]) + (first[number] if first else 0)) * step
+            at[axis] = at[axis] + counted.reshape([-1] + [1] * (len(counts) - number - 1))
     return tuple(at) if at else ()
+
+
+def _elements(arrays: Arrays, view: View, first: Sequence[int], counts: Sequence[int]) -> Any:
+    return arrays[view.key][_of(view, counts, first)].reshape(counts)
 
 
 def carry_out(plan: MapPlan, arrays: Arrays) -> dict[str, np.ndarray[Any, Any]]:
     """Return the targets of a plan, element by element."""
     found = {}
     for target in plan.every_target():
-        dtype = arrays[target.pieces[0].source.key].dtype
+        dtype = numpy_dtype(target.dtype)
         made = np.zeros(target.shape, dtype)
         if target.fill is not None:
             made[...] = np.frombuffer(target.fill, dtype)[0]
         for piece in target.pieces:
-            source = arrays[piece.source.key]
-            value = source[_of(piece.source, piece, source)].reshape(piece.shape)
-            if piece.arithmetic is not None:
-                value = value.astype(np.float64)
-                for factor in piece.arithmetic.factors:
-                    other = arrays[factor.key]
-                    value = value * other[_of(factor, piece, other)].astype(np.float64)
-                value = value * piece.arithmetic.times
-                value = nearest(value + piece.arithmetic.plus, dtype)
-            made[_of(piece.target, piece, made)] = value
+            if piece.arithmetic is None:
+                source = arrays[piece.source.key]
+                value = source[_of(piece.source, piece.shape)].reshape(piece.shape)
+            else:
+                gather = partial(_elements, arrays)
+                whole = Evaluation(piece.arithmetic, piece.shape, gather, KeptSums())
+                value = nearest(whole.block([0] * len(piece.shape), piece.shape), dtype)
+            made[_of(piece.target, piece.shape)] = value
         found[target.key] = made
     return found
 

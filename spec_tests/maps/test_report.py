@@ -24,13 +24,13 @@ def report(path: Path, rules: list[str]) -> MapReport:
 def test_each_rule_has_a_row_and_says_whether_it_rounds(tmp_path: Path) -> None:
     found = report(tmp_path / "a.safetensors", RULES)
     assert found.rules == (
-        RuleReport(RULES[0], 2, "[4, 6]", "[8, 6]", True, 1, ""),
-        RuleReport(RULES[1], 1, "[3]", "[3]", False, 1, ""),
-        RuleReport(RULES[2], 1, "[2]", "nothing", True, 0, "nothing"),
+        RuleReport(RULES[0], 2, "[4, 6]", "[8, 6]", "moved", 1, ""),
+        RuleReport(RULES[1], 1, "[3]", "[3]", "computed", 1, ""),
+        RuleReport(RULES[2], 1, "[2]", "nothing", "moved", 0, "nothing"),
     )
     assert found.ok and not found.is_exact and (found.num_sources, found.num_targets) == (4, 2)
     table = str(found)
-    assert all(rule in table for rule in RULES) and table.count("(rounded)") == 1
+    assert all(rule in table for rule in RULES) and table.count("(computed)") == 1
 
 
 def test_what_is_lost_is_a_problem_and_the_table_does_not_say_that_all_is_used(
@@ -43,12 +43,15 @@ def test_what_is_lost_is_a_problem_and_the_table_does_not_say_that_all_is_used(
 
 def test_the_summary_names_each_rule_that_is_an_exception(tmp_path: Path) -> None:
     rules = [*RULES, "also norm.w -> norm.w", "also {s:gate|up}.w -> more.{s:a|b} else 0", "x -> y"]
-    used, rounded, idle = report(tmp_path / "a.safetensors", rules).summary()
+    rules += ["also norm.w -> wide.w as float64"]
+    used, rounded, computed, moved, idle = report(tmp_path / "a.safetensors", rules).summary()
     assert used == (
         "every source is used once, or left out by name (rule 3), or used again by 'also' "
-        "(rules 4, 5); every tensor made is filled once"
+        "(rules 4, 5, 7); every tensor made is filled once"
     )
-    assert rounded == "rounded: rule 2 computes in float64; all other rules move bits"
+    assert rounded == "rounded: rule 7, the numbers in another dtype"
+    assert computed == "computed: rule 2, in float64, then rounded once"
+    assert moved == "moved: all other rules, bits as they are"
     assert idle == "no key matches rule 6"
 
 

@@ -40,7 +40,7 @@ from shardvar.forks import new_lock
 from shardvar.maps.expressions import TermTree, float_of
 from shardvar.maps.plan import Arithmetic, View
 
-Floats = npt.NDArray[np.float64]
+Float64s = npt.NDArray[np.float64]
 _MOST_HELD = 1 << 18
 """Elements of an operand that are held at a time, of as many values of an index as that has."""
 _MOST_KEPT = 1 << 16
@@ -58,7 +58,7 @@ _LOG = tuple(2 / n for n in range(25, 1, -2))
 """2 / (2 k + 1), of the series of log from its highest power down: s**2 <= 0.03."""
 
 
-def exp(x: Floats) -> Floats:
+def exp(x: Float64s) -> Float64s:
     """e**x: x = k ln 2 + r, |r| <= ln 2 / 2, and e**r = 1 + (r + r**2 (1/2 + r (1/6 + ...)))."""
     near = np.where(x > 710, 710.0, np.where(x < -746, -746.0, x))
     k = np.rint(near / _LN2)
@@ -74,7 +74,7 @@ def exp(x: Floats) -> Floats:
     return np.where(x > 710, np.inf, np.where(x < -746, 0.0, scaled))
 
 
-def log(x: Floats) -> Floats:
+def log(x: Float64s) -> Float64s:
     """ln x: x = 2**k (1 + f), and ln(1 + f) = f - (f**2/2 - s (f**2/2 + R)), with s = f / (2 + f) and
     R = 2 s**2 / 3 + 2 s**4 / 5 + ..."""
     usual = (x > 0) & (x < np.inf)
@@ -91,12 +91,12 @@ def log(x: Floats) -> Floats:
     return np.where(usual, result, np.where(x == 0, -np.inf, np.where(x < 0, np.nan, x)))
 
 
-def clip(x: Floats, low: Floats, high: Floats) -> Floats:
+def clip(x: Float64s, low: Float64s, high: Float64s) -> Float64s:
     above = np.where(x < low, low, x)
     return np.where(above > high, high, above)
 
 
-def power(x: Floats, exponent: Any) -> Any:
+def power(x: Float64s, exponent: Any) -> Any:
     """x**n by repeated squares: an integer, or a half."""
     if isinstance(exponent, float):
         return np.sqrt(x)

@@ -177,24 +177,8 @@ def float_of(tree: TermTree, size_of: SizeOf, at: Mapping[str, int] | None = Non
     except MapError:  # of a size: also a ValueError
         raise
     except (ArithmeticError, DecimalException, ValueError, TypeError):
-        cause = f"The constant {tree_text(tree)!r} has no value."
-        raise MapError(cause, "Give another one.") from None
+        raise MapError("A constant has no value.", "Give another one.") from None
     return value
-
-
-def tree_text(tree: TermTree) -> str:
-    """Return a tree without tensors as text."""
-    if not isinstance(tree, tuple):
-        return str(tree)
-    if tree[0] == "item":
-        return f"{tree[1]}({tree[2]})"
-    if tree[0] in "+*":
-        signs = " + ", " - ", " * ", " / "
-        texts = [f"{signs[2 * (tree[0] == '*') + (s < 0)]}{tree_text(part)}" for s, part in tree[1]]
-        return "".join(texts).removeprefix(" + ").removeprefix(" * ").strip()
-    mark = ": " if tree[0] in ("sum", "mean") else ", "
-    texts = [tree_text(part) for part in tree[1:]]
-    return f"{texts[0]} ** {texts[1]}" if tree[0] == "**" else f"{tree[0]}({mark.join(texts)})"
 
 
 def parse_expression(text: str) -> Expression:

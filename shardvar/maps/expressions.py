@@ -151,7 +151,7 @@ def number_of(tree: TermTree, size_of: SizeOf, at: Mapping[str, int] | None = No
         for sign, part in parts[0]:
             factor = number_of(part, size_of, at)
             product = product * factor if sign > 0 else product / factor
-        return product
+        return Fraction(product)
     values = [number_of(part, size_of, at) for part in parts]
     if word == "abs":
         return abs(values[0])

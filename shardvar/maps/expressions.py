@@ -151,10 +151,10 @@ def number_of(tree: TermTree, size_of: SizeOf, at: Mapping[str, int] | None = No
         for sign, part in parts[0]:
             factor = number_of(part, size_of, at)
             product = product * factor if sign > 0 else product / factor
-        return Fraction(product)
+        return product
     values = [number_of(part, size_of, at) for part in parts]
     if word == "abs":
-        return abs(values[0])
+        return max(values[0], -values[0])
     return min(max(*values[:2]), values[2]) if word == "clip" else _inexact(word, values)
 
 

@@ -144,17 +144,16 @@ def number_of(tree: TermTree, size_of: SizeOf, at: Mapping[str, int] | None = No
         terms = [number_of(parts[1], size_of, {**at, parts[0]: k}) for k in range(count)]
         return Fraction(sum(terms)) / (count if word == "mean" else 1)
     if word == "+":
-        values = [sign * number_of(part, size_of, at) for sign, part in parts[0]]
-        return Fraction(sum(values))
+        return Fraction(sum(sign * number_of(part, size_of, at) for sign, part in parts[0]))
     if word == "*":
         product = Fraction(1)
         for sign, part in parts[0]:
             factor = number_of(part, size_of, at)
             product = product * factor if sign > 0 else product / factor
         return product
-    values = [number_of(part, size_of, at) for part in parts]
+    values: list[ExactNumber] = [number_of(part, size_of, at) for part in parts]
     if word == "abs":
-        return max(values[0], -values[0])
+        return abs(values[0])
     return min(max(*values[:2]), values[2]) if word == "clip" else _inexact(word, values)
 
 

@@ -153,7 +153,7 @@ def number_of(tree: TermTree, size_of: SizeOf, at: Mapping[str, int] | None = No
         return product
     values: list[ExactNumber] = [number_of(part, size_of, at) for part in parts]
     if word == "abs":
-        return abs(values[0])
+        return -values[0] if values[0] < 0 else values[0]
     return min(max(*values[:2]), values[2]) if word == "clip" else _inexact(word, values)
 
 

@@ -187,7 +187,7 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "size that is an empty list": ({"sizes": {"n": []}}, ("The size n is [], not a number",)),
     "values that need each other": (
         {"rules": ["$u[i] * 2 -> $t[i]", "$t[i] * 2 -> $u[i]"]},
-        ("Rule 1", "$t and $u depend on each other"),
+        ("Rule 1", "depend on each other"),
     ),
     "size that ends": ({"sizes": {"n": "2 +"}}, ("The size n: '2 +' is not an expression",)),
     "size with more behind": ({"sizes": {"n": "2 x"}}, ("'x' does not belong to it",)),

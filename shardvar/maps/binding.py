@@ -19,7 +19,14 @@ from typing import Any
 from shardvar.errors import MapError
 from shardvar.maps.expressions import SizeOf, TermTree, float_of, is_constant, number_of, subtrees
 from shardvar.maps.language import MapRule, NumberPart, Side
-from shardvar.maps.matching import Match, RuleExtents, match_keys, nearest_key, write_key
+from shardvar.maps.matching import (
+    Match,
+    RuleExtents,
+    find_matches,
+    match_keys,
+    nearest_key,
+    write_key,
+)
 from shardvar.maps.plan import Arithmetic, Piece, View
 from shardvar.maps.proof import (
     Binding,
@@ -37,6 +44,23 @@ from shardvar.pictures.words import human_shape
 
 _MOST_TERMS = 1 << 16
 """Tensors of one rule and target."""
+
+
+def numbers_of_others(fitted: FittedRule, tensors: Mapping[str, TensorFacts]) -> dict[str, int]:
+    """Return the extents of indices of the target in keys of tensors, and not in the source's key."""
+    rule, numbers = fitted.rule, dict[str, int]()
+    of_source, summed = {*rule.source.key.indices()}, rule.summed()
+    for side, extents in zip(rule.tensors, fitted.of_tensors, strict=True):
+        names = side.free().intersection(side.key.indices()) - of_source - summed
+        if names:
+            hits = [(key, found[0][1]) for key, found in match_keys([side.key], tensors) if found]
+            for match in find_matches(side, extents, hits, fitted.size_of):
+                for name in names:
+                    numbers[name] = max(numbers.get(name, 0), match.indices[name] + 1)
+            numbers |= {name: 0 for name in names if name not in numbers}
+    if prod(numbers.values()) > _MOST_TERMS:
+        raise MapError(f"{rule.text!r} stands for too many tensors.", "Write it in steps.")
+    return numbers
 
 
 def bind(

@@ -20,14 +20,21 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, compress, count
+from itertools import chain, compress, count, product
 from math import prod
 
 import numpy as np
 
 from shardvar.errors import MapError
 from shardvar.layout.dtypes import has_values, numpy_dtype, to_round_once
-from shardvar.maps.binding import bind, computed_piece, target_dtype, uses_of, why_unused
+from shardvar.maps.binding import (
+    bind,
+    computed_piece,
+    numbers_of_others,
+    target_dtype,
+    uses_of,
+    why_unused,
+)
 from shardvar.maps.expressions import SizeOf
 from shardvar.maps.language import (
     ELLIPSIS,
@@ -448,7 +455,9 @@ class _Fitting:
             if number in self.idle:
                 continue
             try:
-                extents = rule_extents(rule, size_of, sizes)
+                ranges = {n: each for side in rule.tensors for n, each in side.ranges.items()}
+                source = replace(rule.source, ranges=ranges | rule.source.ranges)
+                extents = rule_extents(replace(rule, source=source), size_of, sizes)
                 of_tensors = tuple(
                     rule_extents(replace(rule, source=side), size_of, sizes)
                     for side in rule.tensors
@@ -540,12 +549,13 @@ class _Fitting:
         counts, summed = count_numbers(extents, matches), rule.summed()
         if not rule.tensors:
             matches, counts = [Match("", {}, {})], {(): {}}
-        for match in matches:
+        others = numbers_of_others(fitted, self.tensors)
+        for match, values in product(matches, product(*map(range, others.values()))):
             if any(match.indices.get(name) for name in summed):
                 continue  # the first one stands for all
             indices = {name: n for name, n in match.indices.items() if name not in summed}
-            match = replace(match, indices=indices)
-            numbers = counts[tuple(match.texts.values())]
+            numbers = others | counts[tuple(match.texts.values())]
+            match = replace(match, indices=indices | dict(zip(others, values, strict=True)))
             binding = bind(fitted, match, numbers, self.tensors)
             if binding is None:
                 continue

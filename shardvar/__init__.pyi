@@ -67,6 +67,7 @@ from shardvar.verbs.delta.join import compact_deltas as compact_deltas
 from shardvar.verbs.delta.make import delta as delta
 from shardvar.verbs.lazy import lazy as lazy
 from shardvar.verbs.load import load as load
+from shardvar.verbs.lora import lora_rules as lora_rules
 from shardvar.verbs.newest import newest_checkpoint as newest_checkpoint
 from shardvar.verbs.reader import open_checkpoint as open_checkpoint
 from shardvar.verbs.remove import remove as remove

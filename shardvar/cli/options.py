@@ -456,6 +456,7 @@ target=DST  the new checkpoint; its ending may select the format
 --add-prefix PREFIX  put PREFIX before every key, after other renames
 --map MAP  map to other keys first: {_MAP}
 <map>
+--lora ADAPTER  merge a LoRA adapter in PEFT's layout into SRC (repeatable)
 [cuts]
 --shards [GLOB=]N  cut into N slices along axis 0; GLOB selects new keys. With --mesh, give an axis of
     the mesh or - for each axis: '*.w=tp,-' (repeatable)

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -69,6 +70,9 @@ from shardvar.verbs.reports import (
     sizes_of_write,
 )
 from shardvar.verbs.reshard import Conversions, reshard
+
+if TYPE_CHECKING:
+    from shardvar.maps.map import Map
 
 _MESH = "Give the axes of the mesh, the slowest first: --mesh 'dp=2,tp=4'."
 
@@ -287,6 +291,9 @@ def _reshard(arguments: Namespace) -> WriteReport:
     )
     rename = parse_renames(arguments.rename or (), arguments.rename_file)
     cast = parse_casts(arguments.cast or ())
+    given = map_of(arguments)
+    if arguments.lora:
+        given = _map_of_lora(arguments, given)
     with (
         executor_of(arguments) as executor,
         progress(
@@ -294,7 +301,7 @@ def _reshard(arguments: Namespace) -> WriteReport:
         ) as advance,
     ):
         return reshard(
-            arguments.source,
+            [*arguments.source, *(arguments.lora or ())],
             arguments.target,
             format=arguments.format,
             policy=policy,
@@ -304,7 +311,7 @@ def _reshard(arguments: Namespace) -> WriteReport:
             strip_prefix=arguments.strip_prefix,
             rename=rename,
             add_prefix=arguments.add_prefix,
-            map=map_of(arguments),
+            map=given,
             concat=concat,
             transpose=arguments.transpose,
             cast=cast,
@@ -316,6 +323,21 @@ def _reshard(arguments: Namespace) -> WriteReport:
             executor=executor,
             progress=advance,
         )
+
+
+def _map_of_lora(arguments: Namespace, given: "Map | None") -> "Map":
+    """Return the map that merges adapters, and print its rules."""
+    from shardvar.verbs.lora import lora_rules  # most commands merge nothing
+
+    if given is not None or len(arguments.source) > 1:
+        other = "several SRC" if given is None else "a map"
+        cause = f"--lora is given with {other}."
+        raise ArgumentError(cause, "Merge first, and convert the result.")
+    found = lora_rules(arguments.source[0], arguments.lora)
+    if not (arguments.json or arguments.dry_run):
+        for rule in found.rules:
+            say(rule)
+    return found
 
 
 @contextmanager

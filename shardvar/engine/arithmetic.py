@@ -184,21 +184,19 @@ class Evaluation:
 
     def joined(self, terms: Any, window: BlockRange, plus: Any, minus: Any, first_one: Any) -> Any:
         """Combine terms from left to right, each with its sign."""
-        total = None
-        for sign, part in terms:
+        (sign, part), *others = terms
+        total = self.value(part, window)
+        total = first_one(total) if sign < 0 and not self.is_finite else total
+        for sign, part in others:
             value = self.value(part, window)
-            if total is None:
-                total = value if sign > 0 or self.is_finite else first_one(value)
-            elif self.is_finite:
-                total = total & value
-            else:
-                total = plus(total, value) if sign > 0 else minus(total, value)
+            operation = np.logical_and if self.is_finite else plus if sign > 0 else minus
+            total = operation(total, value)
         return total
 
     def product(self, tree: TermTree, window: BlockRange) -> Any:
         """The tensors of a product, summed over its bound indices."""
         _, terms, bound, _ = tree
-        total = None
+        total, scratch = None, None
         for factors in terms:
             if not bound:
                 value = self.joined(factors, window, np.multiply, np.divide, _inverse)
@@ -206,17 +204,22 @@ class Evaluation:
             for some, rows in self.portions(bound, window):
                 values = [(sign, self.value(part, some)) for sign, part in factors]
                 for row in range(rows):
-                    term = None
-                    for sign, value in values:
-                        part = _row(value, bound[-1], row)
-                        if term is None:
-                            term = part if sign > 0 or self.is_finite else 1 / part
-                        elif self.is_finite:
-                            term = term & part
-                        else:
-                            term = term * part if sign > 0 else term / part
+                    parts = [(sign, _row(value, bound[-1], row)) for sign, value in values]
+                    term = self.multiplied(parts, scratch)
                     total = term if total is None else self.added(total, term)
+                    scratch = np.empty_like(term) if scratch is None else scratch
         return self.empty(window) if total is None else total
+
+    def multiplied(self, parts: Sequence[tuple[int, Any]], scratch: Any) -> Any:
+        """The product of factors, in an array that is there already, if it has the shape."""
+        (sign, term), *others = parts
+        term = 1 / term if sign < 0 and not self.is_finite else term
+        for sign, part in others:
+            operation = np.multiply if sign > 0 else np.divide
+            is_alike = np.shape(scratch) == np.broadcast_shapes(np.shape(term), np.shape(part))
+            out = scratch if is_alike and scratch is not None else None
+            term = (np.logical_and if self.is_finite else operation)(term, part, out=out)
+        return term
 
     def added(self, total: Any, term: Any) -> Any:
         if self.is_finite:

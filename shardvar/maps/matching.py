@@ -523,7 +523,7 @@ class Family:
         if not self.models:
             return ""
         try:
-            where, config = _read(path)
+            where, config = read_beside(path)
             unknown = f"{where} has no model_type."
         except MapError as error:
             where, config, unknown = "", {}, error.cause
@@ -645,7 +645,7 @@ def sizes_at(sizes: Mapping[str, SizeValue], path: str) -> SizeOf:
 def config_size(path: str, name: str, file: str = _NAME) -> Any:
     """Return a number, or a list of numbers, of a JSON file; ``name`` has a dot for each table that
     it goes into, and ``|`` between spellings."""
-    where, content = _read(path, file)
+    where, content = read_beside(path, file)
     spellings = name.split("|")
     for spelling in spellings:
         value = content
@@ -669,13 +669,13 @@ def is_switched_on(condition: Condition | None, path: str) -> bool:
     """Return True if ``config.json`` next to a checkpoint has the value that a rule asks for."""
     if condition is None:
         return True
-    _, config = _read(path)
+    _, config = read_beside(path)
     texts = (_text_of(config, name) for name in condition.name.split("|"))
     found = next((text for text in texts if text is not None), "none")
     return (found == condition.value) == condition.is_equal
 
 
-def _read(path: str, name: str = _NAME) -> tuple[str, Any]:
+def read_beside(path: str, name: str = _NAME) -> tuple[str, Any]:
     """The place of a JSON file next to a checkpoint, and its content."""
     # Of a folder, it lies inside; of a file, next to it.
     for place in dict.fromkeys((path, os.path.dirname(path) or os.curdir)):

@@ -103,7 +103,7 @@ def check_left_out(
     """Raise ``InconsistentTensor`` unless copies that a map leaves out are equal to those it keeps."""
     copies = copies_left_out(given.parsed, left_out, keys, sizes_at(given.sizes, reader.path))
     for key, kept in copies.items():
-        place = _first_difference(reader[key], reader[kept])
+        place = tensor_difference(reader[key], reader[kept])
         if place is not None:
             number = left_out[key]
             raise InconsistentTensor(
@@ -114,7 +114,7 @@ def check_left_out(
             )
 
 
-def _first_difference(a: LazyTensor, b: LazyTensor) -> str | None:
+def tensor_difference(a: LazyTensor, b: LazyTensor) -> str | None:
     if (a.dtype, a.shape) != (b.dtype, b.shape):
         return "in dtype or shape"
     size = prod(a.shape)

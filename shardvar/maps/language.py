@@ -257,7 +257,8 @@ _SPACES = "Write a space on both sides of '->'."
 _QUOTES = "Put a key with spaces or brackets in quotes: 'odd [key]'[a b] -> KEY[b a]."
 _ONE_TARGET = "A rule has one target: write a rule for each, and 'also' before the second one."
 _BRACKETS = "For a tensor, write brackets: {0}[...]. For a size, give it: --size {0}=N."
-_NUMBER = re.compile(r"\s*(-?[0-9][0-9.]*(?:[eE]-?[0-9]+)?(?:(?:\*\*|[-+*/])[0-9.]+)*)(?=[\s),]|$)")
+_DIGITS = r"[0-9]+(?:\.[0-9]+)?(?:[eE]-?[0-9]+)?"
+_NUMBER = re.compile(rf"\s*(-?{_DIGITS}(?:(?:\*\*|[-+*/]){_DIGITS})*)(?=[\s),]|$)")
 """A number, in digits and signs."""
 _CALL = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\(")
 _SIGN = re.compile(r"\s*(\*\*(?=[\s(])|[-+*/](?=[\s(])|[()]|(?:times|plus)(?=\s))")
@@ -407,7 +408,7 @@ class _Reader(ExpressionReader):
             sign = self.text[self.at]
             raise MapError(f"{sign!r} has no space around it.", f"Write ' {sign} '.")
         if NAME.fullmatch(side.text):
-            if side.text in ("minus", "divided"):
+            if side.text in ("minus", "divided") and not is_first:
                 self.at -= len(side.text)
                 raise self.unexpected("a sign", "Write ' - ', or ' / '.")
             # These words stood for arithmetic on one tensor.

@@ -428,6 +428,14 @@ class Location:
         what = f"{self.storage.path} has a set{index}: all {len(self.members)} files are there"
         return f"{what} by their numbers, and are read as one" if self.members else ""
 
+    def files_of(self, source: Source) -> list[str]:
+        """Return the names of the data files of an open checkpoint, and of its index."""
+        indexes = {self.name, *names_of_target(self.stem, self.format.name)}
+        return sorted({*source.index.files, *indexes.intersection(self.storage.names())})
+
+    def paths_of(self, source: Source) -> list[str]:
+        return [os.path.join(self.storage.path, name) for name in self.files_of(source)]
+
     def open(self, *, dequantize: bool | str = False) -> Source:
         """Open the checkpoint for reading; ``dequantize``: with the numbers of quantised tensors."""
         if self.members:

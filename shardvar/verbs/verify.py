@@ -58,7 +58,7 @@ from shardvar.pictures.words import count
 from shardvar.planning.index import DELTA, NO_CHECKSUM, EntryTable, find_faults, take_tensors
 from shardvar.planning.slices import TensorTable, concatenate
 from shardvar.verbs.arguments import check_progress, named_arguments
-from shardvar.verbs.compare.manifest import Choose, checkpoint_paths, confirmed, read_against
+from shardvar.verbs.compare.manifest import Choose, confirmed, read_against
 from shardvar.verbs.locate import Location, Path, arrays_alone, find_below, look_at, only_one
 from shardvar.verbs.newest import FolderContents, candidates_of, contents_of
 from shardvar.verbs.parameters import empty_note
@@ -263,7 +263,7 @@ def verify_location(
             report = confirmed(report, found, source, claims, progress, choose)
         if odd is not None:
             report = _with_odd(report, odd, source)
-        return replace(report, files=tuple(checkpoint_paths(found, source)))
+        return replace(report, files=tuple(found.paths_of(source)))
     finally:
         source.close()
 

@@ -132,6 +132,6 @@ def test_the_command_takes_the_address_of_a_scheduler(source: Path, cluster: Any
 def test_a_scheduler_that_is_not_there_is_an_error(
     source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardvar.cli.verify._SECONDS", 1)
+    monkeypatch.setattr("shardvar.cli.workers._SECONDS", 1)
     assert main(["verify", str(source), "--dask", "tcp://127.0.0.1:1"]) == 3
     assert "The Dask scheduler at 'tcp://127.0.0.1:1' cannot be reached" in capsys.readouterr().err

@@ -12,6 +12,7 @@ from concurrent.futures import Executor
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from shardvar.engine.pool import Progress
 from shardvar.errors import (
@@ -23,17 +24,13 @@ from shardvar.errors import (
 )
 from shardvar.formats.published import delta_error
 from shardvar.formats.table import is_companion
-from shardvar.maps.map import Map
-from shardvar.maps.report import MapReport
 from shardvar.pictures.words import natural_key
 from shardvar.planning.index import DELTA
 from shardvar.verbs.arguments import check_progress, named_arguments
 from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.compare.comparison import DiffReport, Unreadable
 from shardvar.verbs.compare.distances import Tolerance
-from shardvar.verbs.compare.manifest import checkpoint_paths
 from shardvar.verbs.compare.walk import PairWalk, compare_keys, comparer_of
-from shardvar.verbs.joining import open_numbered
 from shardvar.verbs.locate import (
     Location,
     Path,
@@ -43,19 +40,16 @@ from shardvar.verbs.locate import (
     look_at,
     only_one,
 )
-from shardvar.verbs.mapping import (
-    MapLike,
-    as_map,
-    check_numbered,
-    map_and_report,
-    paths_of_ranks,
-    renamed_reader,
-)
 from shardvar.verbs.newest import FolderContents, contents_of
-from shardvar.verbs.reader import open_found
+from shardvar.verbs.reader import Reader, open_found
 from shardvar.verbs.renaming import Globs, new_names, select_keys
 from shardvar.verbs.reports import Damage
 from shardvar.verbs.together.executors import Opening, check_executor
+
+if TYPE_CHECKING:
+    from shardvar.maps.map import Map
+    from shardvar.maps.report import MapReport
+    from shardvar.verbs.mapping import MapLike
 
 
 @named_arguments
@@ -67,7 +61,7 @@ def diff(
     filter: str | Iterable[str] | None = None,
     exclude: str | Iterable[str] | None = None,
     rename: Mapping[str, str] | None = None,
-    map: MapLike | None = None,
+    map: "MapLike | None" = None,
     rtol: float | None = None,
     atol: float | None = None,
     close: bool = False,
@@ -147,7 +141,11 @@ def diff(
     tolerance = Tolerance.of(rtol, atol, close)
     check_executor(executor)
     check_progress(progress)
-    given = None if map is None else as_map(map)
+    given: Map | None = None
+    if map is not None:
+        from shardvar.verbs.mapping import as_map, paths_of_ranks  # few comparisons have one
+
+        given = as_map(map)
     files = set[str]()
     compare = partial(
         _diff,
@@ -212,7 +210,7 @@ def _diff_folders(
         found = left.get(name) or right[name]
         refused = suppress(CheckpointError, MissingExtra, StorageError, UnsupportedError)
         with refused, closing(found.open()) as source:
-            files.update(checkpoint_paths(found, source))
+            files.update(found.paths_of(source))
     for each in (one, other):
         not_compared += each.unread(files.union(found.path for found in each.all))
     return replace(
@@ -232,12 +230,20 @@ def _name_in(contents: FolderContents, found: Location) -> str:
     )
 
 
+def _opened(found: list[Location], dequantize: bool | str) -> Reader:
+    if len(found) == 1:
+        return open_found(found[0], dequantize=dequantize)
+    from shardvar.verbs.joining import open_numbered  # of several ranks
+
+    return open_numbered(found, None, None, dequantize=dequantize)
+
+
 def _diff(
     a: list[Location],
     b: list[Location],
     *,
     files: set[str],
-    given: Map | None,
+    given: "Map | None",
     chosen: tuple[Globs, Globs],
     rename: Mapping[str, str],
     tolerance: Tolerance | None,
@@ -250,25 +256,23 @@ def _diff(
     with ExitStack() as stack:
         found = a, b
         openings = [Opening(first, dequantize, tuple(more)) for first, *more in found]
-        one, other = (
-            stack.enter_context(
-                open_found(each[0], dequantize=dequantize)
-                if len(each) == 1
-                else open_numbered(each, None, None, dequantize=dequantize)
-            )
-            for each in found
-        )
+        one, other = (stack.enter_context(_opened(each, dequantize)) for each in found)
         for (first, *_), each in zip(found, (one, other), strict=True):
-            files.update(checkpoint_paths(first, each.source))
+            files.update(first.paths_of(each.source))
             if DELTA in each.index.metadata.user:
                 raise delta_error(each.path, each.index)
         report_of_map: Callable[[], MapReport] | None = None
         if given is not None:
+            from shardvar.verbs.mapping import check_numbered, map_and_report
+
             ranks = len(found[0]) if len(found[0]) > 1 else None
             one, report_of_map = map_and_report(one, given, ranks=ranks)
             check_numbered(other, given)
         made = list(one)
-        one = renamed_reader(one, rename)
+        if rename:
+            from shardvar.verbs.mapping import renamed_reader
+
+            one = renamed_reader(one, rename)
         keys = select_keys(list(dict.fromkeys([*one, *other])), *chosen)
         keys_a, keys_b = ([key for key in each if key in keys] for each in (one, other))
         walk = PairWalk(Blocks.of(one), Blocks.of(other), tolerance, ignore_dtype, progress)

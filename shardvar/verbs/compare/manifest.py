@@ -51,7 +51,6 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import look_into, open_below, read_beginning, write_file
 from shardvar.formats.protocol import Source
-from shardvar.formats.table import names_of_target
 from shardvar.limits import MAX_MANIFEST_NBYTES
 from shardvar.pictures.words import count, natural_key
 from shardvar.storage.local import LocalStorage, split_place
@@ -353,20 +352,11 @@ def neighbour(found: Location, ending: str) -> tuple[Storage, str]:
     return split_place(f"{above}/")[0], name + ending
 
 
-def checkpoint_files(found: Location, source: Source) -> list[str]:
-    indexes = {found.name, *names_of_target(found.stem, found.format.name)}
-    return sorted({*source.index.files, *indexes.intersection(found.storage.names())})
-
-
-def checkpoint_paths(found: Location, source: Source) -> list[str]:
-    return [os.path.join(found.storage.path, name) for name in checkpoint_files(found, source)]
-
-
 def sums_beside(found: Location, source: Source, against: "Manifest | None") -> SummedFiles:
     """The checksums next to a checkpoint, or in the list ``against``; none for a manifest."""
     if against is not None and not against.is_list:
         return SummedFiles()
-    files = checkpoint_files(found, source)
+    files = found.files_of(source)
     if against is not None:
         own = files[0] if len(files) == 1 else ""
         sums = sums_in_list(*split_place(against.place), files, own)
@@ -537,7 +527,7 @@ def write_manifest(report: DigestReport, force: bool = False) -> str:
     found = find_named(report.path)
     path = check_without_manifest(found, force)
     with closing(found.open()) as source:
-        files = checkpoint_files(found, source)
+        files = found.files_of(source)
     sums = summed_files(found.storage, files).sums
     agreed, others, digests = compare_sums(found.storage, sums, files)
     for other in others:  # the manifest would hide it
@@ -698,7 +688,7 @@ def _with_sums(
         else f"{count(len(files), 'file')} agree with their {what}."
         for what, files in agreed.items()
     ]
-    covers_index = agreeing.keys() >= {*checkpoint_files(found, source)}
+    covers_index = agreeing.keys() >= {*found.files_of(source)}
     entries = Reader(report.path, report.format, source).entries()
     right = [n for n, name in enumerate(source.index.files) if name in agreeing]
     bad = {*entries.slices.tensor[~np.isin(entries.file, right)].tolist()}

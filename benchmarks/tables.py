@@ -230,6 +230,7 @@ TABLES: dict[str, Table] = {
     "formats": _of("torch_checkpoints", "orbax_checkpoints"),
     "jobs": _of("jobs"),
     "each format": _of("formats"),
+    "loaders": _of("loaders"),
     "latency": _of("latency"),
     **{f"growth of {family}": Table({"growth": starting(f"{family}: ")}, by_size)
        for family in ("tensors", "bytes", "files", "slices", "workers")},

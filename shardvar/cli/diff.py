@@ -15,7 +15,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from math import isfinite
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from shardvar.cli.maps import map_of, print_rules
 from shardvar.cli.output import (
@@ -50,6 +50,9 @@ from shardvar.verbs.compare.comparison import (
 from shardvar.verbs.compare.diff import diff
 from shardvar.verbs.reader import open_checkpoint
 from shardvar.verbs.renaming import REGULAR, new_names
+
+if TYPE_CHECKING:
+    from shardvar.maps.map import Map
 
 _MOST_ROWS = 40  # of a table
 _NEAR = 1.5  # The factor within which the largest changes of siblings share a line
@@ -313,15 +316,8 @@ _EQUAL, _DIFFERENT, _UNREADABLE = 0, 1, 3
 def execute(arguments: Namespace) -> int:
     """Return 0 for equal checkpoints, 1 for different ones, 3 if a tensor cannot be read."""
     a, b = arguments.a, arguments.b
-    given, stored = map_of(arguments), [a, b]
-    if given is not None:
-        from shardvar.verbs.mapping import paths_of_ranks  # most are compared without a map
-
-        stored = [
-            os.fsdecode(each)
-            for path, is_made in ((a, False), (b, True))
-            for each in paths_of_ranks(path, given, is_made=is_made)
-        ]
+    given = map_of(arguments)
+    stored = _stored_paths(a, b, given)
     rename = parse_renames(arguments.rename or (), None)
     if arguments.html:
         if len(stored) > 2:
@@ -374,6 +370,16 @@ def execute(arguments: Namespace) -> int:
     if any(each.unreadable for each in (report, *report.others)):
         return _UNREADABLE
     return _EQUAL if report.equal else _DIFFERENT
+
+
+def _stored_paths(a: str, b: str, given: "Map | None") -> list[str]:
+    if given is None:
+        return [a, b]
+    from shardvar.verbs.mapping import paths_of_ranks  # most are compared without a map
+
+    sides = ((a, False), (b, True))
+    paths = (paths_of_ranks(path, given, is_made=is_made) for path, is_made in sides)
+    return [os.fsdecode(each) for some in paths for each in some]
 
 
 def _remedies(report: DiffReport, arguments: Namespace) -> Iterator[str]:

@@ -16,6 +16,7 @@ import os
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -58,13 +59,14 @@ from shardvar.cli.tensors import (
 )
 from shardvar.cli.tree import Line, print_problems, problem_lines, tree_lines
 from shardvar.cli.usage import parse_count
-from shardvar.errors import ArgumentError, ReadError
+from shardvar.errors import ArgumentError, CheckpointError, ReadError
 from shardvar.limits import MAX_NAMED
 from shardvar.planning.index import DELTA, find_ties, take_tensors
 from shardvar.storage.concurrency import without_collection
 from shardvar.verbs.locate import find_below, look_at, only_one
 from shardvar.verbs.parameters import ParameterCount, empty_note, is_optimizer_state
 from shardvar.verbs.reader import Reader, open_found
+from shardvar.wire.strict_json import parse_json
 
 if TYPE_CHECKING:
     from shardvar.verbs import reports
@@ -145,6 +147,12 @@ _PROMPTS = 2
 _NOT_COUNTED = 0.01
 """The part of the bytes from which tensors that may be packed weights are named where parameters
 are counted."""
+_DESCRIPTIONS = {
+    "config.json": ("architectures", "model_type"),
+    "adapter_config.json": ("peft_type", "base_model_name_or_path", "r", "lora_alpha"),
+}
+"""The files next to a model that say what it is, and their entries that are shown."""
+_DESCRIBED_NBYTES, _DESCRIBED_DEPTH, _DESCRIBED_LENGTH = 1 << 24, 32, 200
 
 
 def print_overview(
@@ -262,8 +270,36 @@ def _heading(reader: Reader, tensors: Sequence[Tensor], verbose: bool) -> Iterat
     if ties:
         more = f" and {len(ties) - MAX_NAMED} more" if len(ties) > MAX_NAMED else ""
         yield f"Tied: {', '.join(ties[:MAX_NAMED])}{more}"
+    if parameters.total and reader.format in ("safetensors", "pt"):
+        yield from _described(reader.path)
     if verbose:
         yield from _details(reader, parameters.by_dtype)
+
+
+def _described(path: str) -> Iterator[str]:
+    """Yield a line for each file next to a model that says what it is."""
+    for name, entries in _DESCRIPTIONS.items():
+        file = os.path.join(path if os.path.isdir(path) else os.path.dirname(path), name)
+        if not os.path.isfile(file) or os.path.getsize(file) > _DESCRIBED_NBYTES:
+            continue
+        with open(file, "rb") as content, suppress(CheckpointError):
+            found = parse_json(content.read(_DESCRIBED_NBYTES), _DESCRIBED_DEPTH, allow_nan=True)
+            values = {each: found.get(each) for each in entries} if isinstance(found, dict) else {}
+            texts = {
+                entry: " ".join(str(each) for each in _listed(value) if isinstance(each, str | int))
+                for entry, value in values.items()
+            }
+            facts = [
+                f"{entry} {text}"
+                for entry, text in texts.items()
+                if 0 < len(text) <= _DESCRIBED_LENGTH
+            ]
+            if facts:
+                yield printable(f"{name}: {', '.join(facts)}")
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def ties_among(reader: Reader, tensors: Sequence[Tensor]) -> dict[str, str]:

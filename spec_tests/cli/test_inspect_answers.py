@@ -1,6 +1,7 @@
 """The first answer about a checkpoint: it is on the screen, its numbers add up, and it says what it
 leaves out."""
 
+import json
 import os
 import re
 import shutil
@@ -581,3 +582,34 @@ def test_the_first_line_counts_unreadable_tensors_and_check_is_the_exit_code(
         assert told.code == 0 and first.endswith("; 2 of 5 tensors unreadable")
         assert run("inspect", tmp_path / "m", "--check", *words).code == 1
     assert run("inspect", tmp_path / "m", "--check", "--filter", "w4").code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "line"),
+    [
+        (
+            "config.json",
+            {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 8},
+            "config.json: architectures LlamaForCausalLM, model_type llama",
+        ),
+        (
+            "adapter_config.json",
+            {"peft_type": "LORA", "base_model_name_or_path": "me/base", "r": 2, "lora_alpha": None},
+            "adapter_config.json: peft_type LORA, base_model_name_or_path me/base, r 2",
+        ),
+        ("config.json", {"model_type": "\x1b[2J", "architectures": {}}, "model_type \\x1b[2J"),
+        ("config.json", ["model_type"], None),
+        ("config.json", {"model_type": "x" * 201}, None),
+    ],
+)
+def test_the_line_of_a_file_that_describes_a_model(
+    name: str, content: object, line: str | None, tmp_path: Path, run: Run
+) -> None:
+    sv.save(tmp_path / "model.safetensors", {"w": np.ones((2, 2), np.float32)})
+    before = run("inspect", tmp_path).out
+    (tmp_path / name).write_text(json.dumps(content), encoding="utf-8")
+    out = run("inspect", tmp_path).out
+    assert out.count("\n") == before.count("\n") + bool(line)
+    assert line is None or line in out
+    (tmp_path / name).write_text("{", encoding="utf-8")
+    assert run("inspect", tmp_path).out == before

@@ -297,8 +297,8 @@ _SHARED = {
 --exclude GLOB  skip keys that match GLOB (repeatable)""",
     "dequantize": """
 --dequantize =True  take the numbers of quantised tensors (GGUF, FP8, GPTQ), not their bytes
---dequantize-to DTYPE->dequantize  the same, as float32, bfloat16 or float16 (default: GGUF float32,
-    others as in config.json)""",
+--dequantize-to DTYPE->dequantize  as float32, bfloat16 or float16 (default: GGUF float32,
+    others config.json)""",
     "workers": """
 --workers N  work in N processes (default: a few threads)
 --dask ADDRESS  work on the Dask cluster whose scheduler is at ADDRESS""",

@@ -41,7 +41,7 @@ from shardvar.errors import (
     TargetExists,
 )
 from shardvar.formats.published import delta_of
-from shardvar.formats.table import stem_of_name
+from shardvar.formats.table import stem_of_name, usual_name
 from shardvar.layout.dtypes import Ints
 from shardvar.storage.local import is_url, split_path
 from shardvar.verbs.compare.blocks import Statistics, histograms, measure, read_scalars
@@ -208,7 +208,9 @@ def write_plan_page(target: str, report: WriteReport, sources: Sequence[str], co
     plan, columns = describe_plan(report)
     plan |= made_columns(report)
     found_sources = [(find_checkpoint(path), path) for path in sources]
-    *names, name = names_of_plan(found_sources, report.path)
+    folder, last = os.path.split(report.path)
+    is_folder = last == usual_name(report.format)
+    *names, name = names_of_plan(found_sources, folder if is_folder else report.path)
     columns = [each | {"name": name} for each in columns]
     if len(sources) == 1:
         ((found, path),) = found_sources

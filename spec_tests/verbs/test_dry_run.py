@@ -98,13 +98,13 @@ def test_a_target_that_exists(form: str, tmp_path: Path) -> None:
     [
         ("shardvar", "t.svindex"),
         ("tensorflow", "t.index"),
-        ("safetensors", "t.safetensors"),
+        ("safetensors", "t/model.safetensors"),
         ("npz", "t.npz"),
     ],
 )
 def test_a_directory_in_the_place_of_the_index(form: str, index: str, tmp_path: Path) -> None:
     source = saved(tmp_path)
-    (tmp_path / index).mkdir()
+    (tmp_path / index).mkdir(parents=True)
     assert_refused_alike(source, tmp_path / "t", StorageError, tmp_path, format=form)
 
 

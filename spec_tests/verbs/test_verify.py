@@ -327,7 +327,7 @@ def test_all_faults_are_those_of_each_key_and_cost_one_scan(
     with sv.open_checkpoint(tmp_path / "m") as reader:
         faults = {f"w{number}": reader.index.faults.get(f"w{number}") for number in range(8)}
         each = {key: str(fault) for key, fault in faults.items() if fault is not None}
-    assert len(each) == (4 if form == "shardvar" else 8)
+    assert len(each) == 4
     for index, name in ((NativeIndex, "find_or_none"), (DeferredIndex, "fault_of")):
         monkeypatch.setattr(index, name, lambda self, key: pytest.fail(f"{key} is looked up"))
     with sv.open_checkpoint(tmp_path / "m") as reader:

@@ -311,7 +311,9 @@ def check_may_write(work: WritePlan) -> None:
             "Choose another name, or pass force=True (--force) to write next to it.",
         )
     # Any part of a checkpoint in a folder is a reason not to write: its index may be lost.
-    there = target.format.locate(target.storage, "" if target.is_folder else target.name)
+    # A set takes the place of the one file of its name, and asks as that does.
+    one = target.name.removesuffix(".index.json")
+    there = target.format.locate(target.storage, "" if target.is_folder else one)
     for name in there:
         if stem_of_name(name, target.format.name) != target.stem:
             raise TargetExists(
@@ -330,7 +332,8 @@ def check_may_write(work: WritePlan) -> None:
                 "and a crash or an error from then on leaves no checkpoint"
             )
         remedy = f"Choose another name, or pass force=True (--force) to replace it{how}."
-        raise TargetExists(f"{target.path} exists.", remedy)
+        either = "" if one == target.name else ", as one file or as a set"
+        raise TargetExists(f"{target.path.removesuffix('.index.json')} exists{either}.", remedy)
     if not work.force:
         check_free(work.side_files, target.storage)
 

@@ -40,7 +40,7 @@ WRITTEN = {
     "tensorflow": ("ck", 2),
     "torch": (".metadata", 2),
     "safetensors": ("ck.safetensors", 1),
-    "safetensors set": ("ck", 3),
+    "safetensors set": ("ck.safetensors.index.json", 3),
     "npz": ("ck.npz", 1),
     "pt": ("ck.pt", 1),
     "zarr": ("ck", 0),

@@ -134,7 +134,7 @@ def exchange_index(source: Path, tensors: dict[str, Any], **options: Any) -> Non
 def test_files_of_other_metadata_are_written_anew(tmp_path: Path) -> None:
     """Files of safetensors hold the metadata themselves: a reused one would say what is no longer
     so."""
-    source, target = tmp_path / "source" / "ck", tmp_path / "target" / "ck"
+    source, target = tmp_path / "source" / "ck", tmp_path / "target" / "ck.safetensors.index.json"
     sv.save(source, PAIR, metadata={"step": "1"})
     kill_after_one_file(source, target, "safetensors")
     exchange_index(source, PAIR, metadata={"step": "2"})
@@ -153,7 +153,7 @@ class Described(BalancedPolicy):
 def test_files_of_another_description_are_written_anew(tmp_path: Path) -> None:
     """R-POLICY-6 (RFC 001): "The `description` is saved alongside the tensor data in the
     checkpoint"."""
-    source, target = tmp_path / "source" / "ck", tmp_path / "target" / "ck"
+    source, target = tmp_path / "source" / "ck", tmp_path / "target" / "ck.safetensors.index.json"
     sv.save(source, PAIR)
     kill_after_one_file(source, target, "safetensors")
     assert go_on(source, target, "safetensors", policy=Described(2)).reused_files == 0
@@ -215,7 +215,8 @@ def test_a_damaged_checkpoint_beside_a_journal_is_not_taken_for_unfinished(
     form: str, index: str, tmp_path: Path
 ) -> None:
     """Its data may be all that a user has left, so a reshard asks before it replaces them."""
-    source, target = tmp_path / "source" / "ck", tmp_path / "target" / "ck"
+    name = index if form == "safetensors" else "ck"
+    source, target = tmp_path / "source" / "ck", tmp_path / "target" / name
     sv.save(source, PAIR)
     sv.save(target, PAIR, format=form)
     octets = (target.parent / index).read_bytes()

@@ -111,8 +111,9 @@ TRAPS = {
 def test_nothing_goes_that_only_has_a_similar_name(form: str, tmp_path: Path) -> None:
     for name in TRAPS[form]:
         (tmp_path / name).write_bytes(b"mine")
-    sv.save(tmp_path / "ck-1", arrays(1), format=form, force=True)
-    sv.save(tmp_path / "ck-100", arrays(3), format=form)
+    ending = ".safetensors" if form == "safetensors" else ""  # without it, a folder is meant
+    sv.save(tmp_path / f"ck-1{ending}", arrays(1), format=form, force=True)
+    sv.save(tmp_path / f"ck-100{ending}", arrays(3), format=form)
     before = {name for name in os.listdir(tmp_path) if name.startswith("ck-100")}
     format_named(form).remove(LocalStorage(str(tmp_path)), "ck-1")
     assert set(os.listdir(tmp_path)) == {*TRAPS[form], *before}

@@ -33,7 +33,7 @@ FORMATS = {
     "shardvar": ("shardvar", "ck", 3),
     "tensorflow": ("tensorflow", "ck", 3),
     "safetensors": ("safetensors", "ck.safetensors", 1),
-    "safetensors set": ("safetensors", "ck", 3),
+    "safetensors set": ("safetensors", "ck.safetensors.index.json", 3),
     "npz": ("npz", "ck.npz", 1),
     "torch": ("torch", ".metadata", 3),
 }

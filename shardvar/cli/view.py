@@ -77,21 +77,20 @@ _SAYS_LITTLE = re.compile(
 
 def names_of(*checkpoints: tuple[Location, str]) -> list[str]:
     """Return a name for each checkpoint and typed path; different places have different names."""
-    places = [_place(found, typed) for found, typed in checkpoints]
-    return _distinct(places)
+    return _distinct([_place(*each) for each in checkpoints])
 
 
 def names_of_plan(sources: Sequence[tuple[Location, str]], target: str) -> list[str]:
-    places = [_place(found, typed) for found, typed in sources]
+    places = [_place(*each) for each in sources]
     return _distinct([*places, _place_of_file(target)])
 
 
 def page_path(found: Location, typed: str) -> str:
     """Not in a model's folder, which people upload; for a bucket, in the current directory."""
-    if found.storage.local_path is None:
-        name = found.stem if _folder(found, typed) is None else _place(found, typed)[-1]
-        return f"{name}.html"
     folder = _folder(found, typed)
+    if found.storage.local_path is None:
+        name = found.stem if folder is None else _parts(folder)[-1]
+        return f"{name}.html"
     if folder is None:
         return f"{os.path.join(found.storage.path, found.stem)}.html"
     path = os.path.normpath(folder)
@@ -150,8 +149,7 @@ def _distinct(places: Sequence[Sequence[str]]) -> list[str]:
     most = max(map(len, places))
 
     def names() -> list[str]:
-        ends = zip(places, lengths, strict=True)
-        return ["/".join(place[-length:]) for place, length in ends]
+        return ["/".join(place[-length:]) for place, length in zip(places, lengths, strict=True)]
 
     while len(set(names())) < len(different) and min(lengths) < most:
         lengths = [length + 1 for length in lengths]
@@ -208,9 +206,9 @@ def write_plan_page(target: str, report: WriteReport, sources: Sequence[str], co
     plan, columns = describe_plan(report)
     plan |= made_columns(report)
     found_sources = [(find_checkpoint(path), path) for path in sources]
-    folder, last = os.path.split(report.path)
-    is_folder = last == usual_name(report.format)
-    *names, name = names_of_plan(found_sources, folder if is_folder else report.path)
+    *names, name = names_of_plan(
+        found_sources, report.path.removesuffix("/" + usual_name(report.format))
+    )
     columns = [each | {"name": name} for each in columns]
     if len(sources) == 1:
         ((found, path),) = found_sources

@@ -1,4 +1,4 @@
-"""R-POLICY-2-restore: with two parameter servers, a variable of 3 rows is restored from 2, and
+"""R-SLOT-2-refused: with two parameter servers, a variable of 3 rows is restored from 2, and
 holds 2 from then on."""
 
 import sys

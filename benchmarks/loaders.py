@@ -1,8 +1,8 @@
-"""A folder of safetensors into memory, beside the loaders of inference engines: in a process that
-has loaded before and in a fresh one, from the page cache and from the disk, and from a bucket.
+"""Load a folder of safetensors into memory, beside the loaders of inference engines.
 
-The bucket is a folder of this disk behind a server on this machine (``served``): what is measured
-is the loader, not a network.
+Each loads in a process that has loaded before and in a fresh one, from the page cache and from the
+disk, and from a bucket. The bucket is a folder of this disk behind a server on this machine
+(``served``), so that no network is measured.
 """
 
 import os

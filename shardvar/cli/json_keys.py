@@ -33,7 +33,7 @@ _SHARED = {
 .read_nbytes  the payload bytes that are read
 .peak_nbytes  a bound on the memory for buffers
 .copied  the files of a model folder that are copied, such as config.json
-.changed  sentences on what is changed in them
+.changed  the changes in these files, a sentence each
 .not_copied  the other files of the folder: the reasons by name""",
     "problem": """
 .kind  the class in shardvar.errors

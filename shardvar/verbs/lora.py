@@ -119,7 +119,12 @@ def lora_rules(base: Path, adapters: Path | Sequence[Path]) -> Map:
 class _Adapter:
     def __init__(self, reader: Reader) -> None:
         self.reader, self.keys = reader, {*reader}
-        _, config = read_beside(reader.path, _CONFIG)
+        try:
+            _, config = read_beside(reader.path, _CONFIG)
+        except MapError as error:
+            raise MapError(
+                error.cause, f"Name the folder of an adapter, with its {_CONFIG}."
+            ) from None
         self.config: Mapping[str, Any] = config if isinstance(config, dict) else {}
         kind = self.config.get("peft_type")
         if kind != "LORA":

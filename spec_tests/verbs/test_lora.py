@@ -128,3 +128,10 @@ def test_the_command_prints_the_rules_and_merges(run: Run, tmp_path: Path) -> No
     assert sv.diff(out, expected).equal
     refused = run("reshard", base, out, "--lora", delta, "--rule", "a -> b")
     assert refused.code == 2 and "--lora is given with a map" in refused.err
+
+
+def test_a_folder_without_the_description_of_an_adapter_is_no_adapter(tmp_path: Path) -> None:
+    sv.save(tmp_path / "base", {"w": np.ones((2, 2), np.float32)}, format="safetensors")
+    with pytest.raises(MapError, match="adapter_config.json") as caught:
+        sv.lora_rules(tmp_path / "base", tmp_path / "base")
+    assert caught.value.remedy == "Name the folder of an adapter, with its adapter_config.json."

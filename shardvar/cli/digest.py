@@ -11,11 +11,13 @@ from functools import partial
 from time import perf_counter
 
 from shardvar.cli.output import (
+    all_tensors,
     answer,
     at_terminal,
     count,
     ellipsis,
     human_size,
+    human_tensors,
     human_time,
     note,
     one_line,
@@ -92,10 +94,13 @@ def _print_short(report: DigestReport, arguments: Namespace, seconds: float) -> 
         answer("bad", f"no digest: {unreadable} cannot be read", "no digest")
     else:
         put(shortened(f"sha256:{report.checkpoint}", columns))
-    what = f"{count(len(report.tensors), 'tensor')}, {human_size(payload_nbytes(arguments.path))}"
+    digests = len(report.tensors)
+    what = human_tensors(digests, 0, report.num_settings)
+    what = f"{what}, {human_size(payload_nbytes(arguments.path))}"
     if report.unreadable:
-        total = len(report.tensors) + len(report.unreadable)
-        what = f"{len(report.tensors):,} of {count(total, 'tensor')}"
+        what = (
+            f"{digests:,} of {all_tensors(digests + len(report.unreadable), report.num_settings)}"
+        )
     say(f"{short_path(report.path)}  {what} in {human_time(seconds)}")
     if arguments.write or not report.tensors:
         return
@@ -123,7 +128,7 @@ def _print_comparison(
         say(f"differs: {one_line(each.message)}")
     unreadable = len(report.unreadable)
     keys = {*report.tensors, *manifest.tensors, *(each.key for each in report.unreadable)}
-    total = count(len(keys), "tensor")
+    total = all_tensors(len(keys), report.num_settings)
     place = short_path(manifest.place)
     if not found and not unreadable:
         answer("good", f"equal: {total} as in {place}", "equal")

@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from shardvar.cli.output import (
+    all_tensors,
     at_terminal,
     count,
     folded,
@@ -221,16 +222,16 @@ def lines_left(taken: int) -> int:
 def _heading(reader: Reader, tensors: Sequence[Tensor], verbose: bool) -> Iterator[str]:
     own = [each for each in tensors if not each.is_setting]
     settings = len(tensors) - len(own)
-    number = human_tensors(len(own), sum(each.num_slices for each in own))
-    numbers = [number] * (bool(own) or not settings) + [count(settings, "setting")] * bool(settings)
+    number = human_tensors(len(tensors), sum(each.num_slices for each in own), settings)
     files = count(len({name for each in tensors for name in each.files}), "file")
     size = human_size(sum(each.nbytes for each in own))
     name = f"{path_on_a_line(reader.path)} ({reader.format})"
     broken = sum(each.fault is not None for each in tensors)
-    wrong = f"; {broken:,} of {count(len(tensors), 'tensor')} unreadable" if broken else ""
+    total = all_tensors(len(tensors), settings)
+    wrong = f"; {broken:,} of {total} unreadable" if broken else ""
     if not broken and (damaged := len(reader.source.file_faults())):
         wrong = f"; {count(damaged, 'file')} damaged"
-    yield f"{name}: {' and '.join(numbers)}, {files}, {size}{wrong}"
+    yield f"{name}: {number}, {files}, {size}{wrong}"
     parameters = ParameterCount(
         {each.key: (each.counted_as, each.num_parameters) for each in own if each.counted_as}
     )

@@ -131,7 +131,8 @@ inspect, if PATH matches several checkpoints
 .checkpoints[].newest  true for the newest one
 .checkpoints[].finished  false if its writer was interrupted
 .checkpoints[].saved  the time of its last change, in seconds since 1970
-.checkpoints[].num_tensors  its tensors; null if it was not opened
+.checkpoints[].num_tensors  its tensors and settings; null if it was not opened
+.checkpoints[].num_settings  the settings among them
 .checkpoints[].nbytes  its payload bytes; null if it was not opened
 .checkpoints[].opened  true if its index was read
 .checkpoints[].problem  why it is not known to be sound; empty if its index is
@@ -167,7 +168,8 @@ verify
 .damages  everything that is wrong: a list of objects
 <problem> .damages[]
 .notes  sentences about oddities that do no harm
-.num_tensors  the tensors of the index
+.num_tensors  the tensors and settings of the index
+.num_settings  the settings among them
 .num_slices  their stored shards
 .num_files  the data files of the index
 .read_nbytes  the payload bytes that were read
@@ -224,6 +226,7 @@ diff
 .unreadable[].side  "a" or "b"
 <problem> .unreadable[]
 .num_equal  the number of equal tensors
+.num_settings  the settings among all tensors of both
 .tolerance  the tolerance, as text; null if bits must be equal
 .others  of two folders: such an object for each other checkpoint that both have
 .checkpoints_only_in_a  of two folders: the paths of the checkpoints that only the first has

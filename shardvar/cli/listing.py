@@ -31,15 +31,23 @@ from shardvar.cli.output import (
 )
 from shardvar.errors import ArgumentError, CheckpointError, ShardvarError
 from shardvar.formats.parts import PartsFormat
+from shardvar.pictures.words import named, natural_key
 from shardvar.storage.posix import inner_links
 from shardvar.verbs.locate import Location, SplitPath, arrays_alone, exact_path
-from shardvar.verbs.newest import Candidate, candidates_of, find_newest, newest_among
-from shardvar.verbs.reader import Reader
+from shardvar.verbs.newest import (
+    Candidate,
+    candidates_next_to,
+    candidates_of,
+    contents_of,
+    find_newest,
+    newest_among,
+)
+from shardvar.verbs.reader import Reader, settings_in
 from shardvar.verbs.reports import SCHEMA
 
 _HEADERS = ("checkpoint", "format", "tensors", "size", "saved", "")
 _SAVED, _REMARKS = 4, 5
-_MOST_LISTED = 20
+_MOST_LISTED, _MOST_OPENED = 20, 100
 """The checkpoints that a terminal lists, and whose indexes are opened; both the last ones."""
 _MOST_TENSORS = 100_000
 """After so many tensors in all, no further index is opened: they take some 1 s, and a larger index
@@ -53,7 +61,8 @@ _NOT_OPENED = 3
 @dataclass(frozen=True, slots=True)
 class _Content:
     num_tensors: int | None
-    """Its tensors; None if it cannot be read."""
+    """Its tensors and settings; None if it cannot be read."""
+    num_settings: int
     nbytes: int | None
     """The bytes of its payloads; None if it cannot be read."""
     wrong: str
@@ -99,6 +108,10 @@ def print_choices(
     except ShardvarError as error:  # the file that should name it cannot be read
         note(f"note: {error.cause}")
         newest = []
+    whole = contents_of(place, locations)
+    found = sorted(
+        [*found, *candidates_next_to(whole)], key=lambda each: natural_key(each.location.path)
+    )
     contents = _contents(found)
     failed = next((each.error for each in contents if each and each.error), None)
     if arguments.json:
@@ -110,6 +123,7 @@ def print_choices(
                 "finished": each.is_finished,
                 "saved": each.saved,
                 "num_tensors": content and content.num_tensors,
+                "num_settings": content and content.num_settings,
                 "nbytes": content and content.nbytes,
                 "opened": content is not None and content.error is None,
                 "problem": _problem(each, content),
@@ -124,7 +138,7 @@ def print_choices(
         item = f" --item {newest[0].item}" if len(newest) > 1 else ""
         choose = f"one of them, or the newest with --latest{item}"
     say(f"{path_on_a_line(place.path)}: {count(len(found), 'checkpoint')}; inspect {choose}:")
-    if kind := arrays_alone([each.location for each in found]):
+    if kind := arrays_alone(locations):
         warn(f"! This is {kind.what}. {kind.remedy}")
     rows = [
         (short_path(name), *_cells(each, content, newest, link))
@@ -139,6 +153,8 @@ def print_choices(
         say(f"{len(rows) - most:,} before these, from {rows[0][0]} on (--all lists them)")
         rows = rows[-most:]
     _print_rows(rows)
+    if whole.unsearched:
+        say(f"not searched, since it has too many folders: {named(whole.unsearched)}")
     return _told(failed)
 
 
@@ -196,7 +212,7 @@ def _contents(found: Sequence[Candidate]) -> list[_Content | None]:
     """Read the indexes of the last checkpoints on a local disk; None for the others."""
     contents: list[_Content | None] = [None] * len(found)
     left = _MOST_TENSORS
-    for number in range(len(found))[: -_MOST_LISTED - 1 : -1]:
+    for number in range(len(found))[: -_MOST_OPENED - 1 : -1]:
         each = found[number]
         if left > 0 and each.is_finished and each.location.storage.local_path is not None:
             content = contents[number] = _content(each.location)
@@ -207,20 +223,22 @@ def _contents(found: Sequence[Candidate]) -> list[_Content | None]:
 def _content(location: Location) -> _Content:
     try:
         with Reader(location.path, location.format.name, location.open()) as reader:
-            faults, nbytes = reader.listed_faults(), reader.listed().slices.nbytes
+            faults, slices = reader.listed_faults(), reader.listed().slices
             wrong = "damaged" if reader.source.file_faults() else ""
             wrong = f"{count(len(faults), 'tensor')} unreadable" if faults else wrong
-            return _Content(len(reader), int(nbytes.sum()), wrong)
+            settings = settings_in(reader.source, slices.tensors.facts())
+            return _Content(len(reader), len(settings), int(slices.nbytes.sum()), wrong)
     except CheckpointError:
-        return _Content(None, None, "unreadable")
+        return _Content(None, 0, None, "unreadable")
     except ShardvarError as error:
-        return _Content(None, None, "not opened", error)
+        return _Content(None, 0, None, "not opened", error)
 
 
 def _cells(
     each: Candidate, content: _Content | None, newest: Sequence[Candidate], link: str
 ) -> tuple[str, ...]:
-    tensors = "" if content is None or content.num_tensors is None else f"{content.num_tensors:,}"
+    number, settings = (content.num_tensors, content.num_settings) if content else (None, 0)
+    tensors = "" if number is None else f"{number - settings:,}"
     size = "" if content is None or content.nbytes is None else human_size(content.nbytes)
     saved = ""
     if each.saved is not None:
@@ -229,7 +247,7 @@ def _cells(
         is_age = at_terminal() and ago >= 0
         saved = human_age(ago) if is_age else date.strftime("%Y-%m-%d %H:%M")
     remarks = ["newest" * (each in newest), f"also {printable(link)}" * bool(link)]
-    remarks.append(_problem(each, content))
+    remarks += [_problem(each, content), count(settings, "setting") * (number == settings > 0)]
     return each.location.format.name, tensors, size, saved, ", ".join(filter(None, remarks))
 
 

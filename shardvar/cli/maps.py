@@ -122,10 +122,8 @@ def map_of(arguments: Namespace) -> "Map | None":
 
 def print_rules(report: "MapReport") -> None:
     """Print the table of a map's rules, and what was proven of the map."""
-    from shardvar.maps.report import WIDEST
-
     print()
-    print_table(report.headers(), report.rows(), right=(0, 2, 5), widest=WIDEST)
+    print_table(report.headers(), report.rows(), right=(0, 2, 5))
     for line in report.summary():
         say(line)
 

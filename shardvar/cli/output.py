@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
 
 from shardvar.errors import ShardvarError
 from shardvar.pictures.words import (
+    all_tensors,
     count,
     human_age,
     human_count,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "all_tensors",
     "count",
     "human_age",
     "human_count",
@@ -424,8 +426,9 @@ _PORTION = 256
 _SEPARATOR = "\0"
 """A letter that no cell has: cells are safe to print."""
 
-_WIDEST = 60
-"""The width up to which plain columns are padded, unless a caller gives another."""
+_WIDEST_NAME, _WIDEST = 255, 120
+"""The widths of cells that plain columns are padded for: of names, and of others. A longer cell
+shifts only its own row."""
 
 _GUIDE = r"[│├└─|`\- ]*(?=[^ ])"
 """The branches of a tree before a name."""
@@ -441,10 +444,9 @@ def print_table(
     drop: Sequence[int] | None = None,
     styles: Mapping[int | tuple[int, int], str] = MappingProxyType({}),
     bold: Collection[int] = (),
-    widest: int = _WIDEST,
 ) -> None:
     """At a narrow terminal, columns in ``drop`` go in order, then names are cut; not without ``drop``.
-    In a pipe, cells are padded up to ``widest``. ``styles`` are by column or (row, column).
+    ``styles`` are by column or (row, column).
     """
     if at_terminal():
         rows = [[one_line(encodable(cell)) for cell in row] for row in rows]
@@ -458,7 +460,9 @@ def print_table(
     widths, texts = [0] * len(headers), list[str]()
     for some in _portions(chain[Sequence[str]]([headers], rows)):
         for column, cells in enumerate(zip(*some, strict=True)):
-            widths[column] = max(widths[column], min(max(map(len, cells)), widest))
+            widest = _WIDEST if column else _WIDEST_NAME
+            fitting = (length for length in map(len, cells) if length <= widest)
+            widths[column] = max(widths[column], *fitting, 0)
         texts += [_SEPARATOR.join(row) for row in some]
     for lines in _portions(texts):
         columns = zip(*(line.split(_SEPARATOR) for line in lines), strict=True)
@@ -592,7 +596,7 @@ def notes_about(arguments: Namespace) -> list[str]:
         is_whole = all(map(os.path.isdir, paths)) and not any(keyed)
     for folder in [] if is_whole else filter(os.path.isdir, paths):
         with suppress(ShardvarError):  # the command reports the error
-            if text := _text(folder):
+            if text := _text(folder, arguments.command == "inspect"):
                 notes.append(f"note: {text}")
     for path in dict.fromkeys(_paths(arguments, "path", "a", "b")):  # ``reshard`` refuses parts
         with suppress(ShardvarError):
@@ -624,8 +628,9 @@ def _paths(arguments: Namespace, *names: str) -> Iterator[str]:
         yield from [given] if isinstance(given, str) else given
 
 
-def _text(folder: str) -> str:
-    """Return the sentence about a folder; empty if its path means all that is in it."""
+def _text(folder: str, lists_several: bool) -> str:
+    """Return the sentence about a folder; empty if its path means all that is in it, or if the
+    command lists all of it where its path means several."""
     # Not above: paths of files do without it.
     from shardvar.formats.parts import PartsFormat
     from shardvar.formats.table import is_companion
@@ -638,11 +643,14 @@ def _text(folder: str) -> str:
         return ""
     if sets := [each.about_members for each in meant if each.members]:
         return sets[0]
-    found = contents_of(place, meant, _MOST_SEARCHED)
+    is_listed = lists_several and len(meant) > 1
+    found = contents_of(place, meant, 0 if is_listed else _MOST_SEARCHED)
     here = [each for each in found.others if each.storage == place.storage]
     below = [each.path for each in found.others if each not in here and not is_companion(each.name)]
     if all(each.storage != place.storage for each in meant):
         below = []  # the folders are what it means
+    if is_listed:
+        here, below = [], []
     files, paths = [each.name for each in here], [os.path.relpath(path, folder) for path in below]
     parts = [_named(files)] * bool(files)
     if paths:

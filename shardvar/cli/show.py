@@ -39,7 +39,7 @@ from shardvar.layout.dtypes import STRING, Array, json_number, widen_numbers
 from shardvar.pictures.words import natural_key
 from shardvar.planning.index import NO_CHECKSUM, unknown_key
 from shardvar.verbs.compare.blocks import read_scalars
-from shardvar.verbs.reader import LazyTensor, Reader, is_setting, open_checkpoint
+from shardvar.verbs.reader import LazyTensor, Reader, open_checkpoint, settings_in
 from shardvar.verbs.reports import SCHEMA
 
 _PRINTED = 1000
@@ -171,7 +171,7 @@ def describe_selection(
     index = index.strip().removeprefix("[").removesuffix("]")
     selected = f"[{printable(index)}]" if index else ""
     whole = f", of {human_shape(tensor.shape)}" if index else ""
-    if is_setting(reader, tensor.dtype, tensor.shape) and not index:
+    if not index and settings_in(reader.source, {key: (tensor.dtype, tensor.shape)}):
         text = bytes(reader.read(key)[()]).decode("utf-8", "surrogateescape")
         return f"{printable(key)} setting", one_line(text), ""
     dtype = f"{tensor.dtype} {reader.encodings.get(key, '')}".strip()

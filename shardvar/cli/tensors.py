@@ -28,11 +28,10 @@ from shardvar.cli.output import (
 )
 from shardvar.cli.tree import Line, file_number, number_ranges
 from shardvar.errors import ReadError
-from shardvar.layout.dtypes import STRING
 from shardvar.planning.index import NO_CHECKSUM
 from shardvar.storage.concurrency import without_collection
 from shardvar.verbs.parameters import count_parameters, is_optimizer_state
-from shardvar.verbs.reader import Reader, has_settings
+from shardvar.verbs.reader import Reader, settings_in
 
 if TYPE_CHECKING:
     from shardvar.layout.meshes.layout import Layout
@@ -146,7 +145,7 @@ def list_tensors(
         kinds, scales = (logical.kinds, logical.left_out) if logical else ({}, frozenset[str]())
         parameters = count_parameters([(key, *facts[key]) for key in tensors.keys], kinds, scales)
         left_out = set(parameters.left_out)
-        has_any = has_settings(reader)
+        settings = settings_in(reader.source, facts)
         listed, named = [], dict[frozenset[int], tuple[str, ...]]()
         for key in reader:
             if key not in chosen:
@@ -165,10 +164,9 @@ def list_tensors(
             fault, stored_shape = faults.get(key), shape
             encoding, shape = kinds.get(key, (encodings.get(key), shape))
             counted_as, number = parameters.counted.get(key, ("", 0))
-            is_setting = has_any and dtype == STRING and shape == ()
             stored = key, dtype, shape, total, len(rows), named[numbers], fault, rows
             counted = encoding, number, counted_as, key in left_out
-            listed.append(Tensor(*stored, *counted, is_setting, key in scales, stored_shape))
+            listed.append(Tensor(*stored, *counted, key in settings, key in scales, stored_shape))
         return listed
 
 

@@ -192,9 +192,8 @@ def execute(arguments: Namespace) -> int:
         print_json({"schema": SCHEMA, **report})
     else:
         num_files = count(len(columns["files"]), "file")
-        tensors = human_tensors(len(num_slices) - num_settings, sum(num_slices) - num_settings)
-        settings = f" and {count(num_settings, 'setting')}" if num_settings else ""
-        put(f"wrote {short_path(target)}: {tensors}{settings}, {num_files}, {human_size(nbytes)}")
+        tensors = human_tensors(len(num_slices), sum(num_slices) - num_settings, num_settings)
+        put(f"wrote {short_path(target)}: {tensors}, {num_files}, {human_size(nbytes)}")
         if not arguments.open:
             show_link(target)
     if arguments.open:

@@ -11,7 +11,7 @@ from shardvar.maps.plan import MapPlan
 from shardvar.maps.proof import MOST_PROBLEMS, Problem, TensorFacts
 from shardvar.pictures.words import human_shape, message, printable
 
-WIDEST = 120
+_WIDEST = 120
 """The width up to which a column is padded; a longer cell shifts its row."""
 HEADERS = ("", "rule", "matches", "from", "to")
 """The columns of the table of rules."""
@@ -141,7 +141,7 @@ class MapReport:
     def lines(self) -> list[str]:
         """Return the table of rules, and its summary."""
         table = [self.headers(), *self.rows()]
-        widths = [min(max(map(len, column)), WIDEST) for column in zip(*table, strict=True)]
+        widths = [min(max(map(len, column)), _WIDEST) for column in zip(*table, strict=True)]
         return [
             *("  ".join(map(str.ljust, row, widths)).rstrip() for row in table),
             *self.summary(),

@@ -196,15 +196,28 @@ def human_time(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def human_tensors(number: int, num_slices: int) -> str:
-    """Return a number of tensors, with the number of their slices if any is cut.
+def human_tensors(number: int, num_slices: int = 0, num_settings: int = 0) -> str:
+    """Return a number of tensors, with the numbers of their slices if any is cut, and of the
+    settings among them.
 
-    >>> human_tensors(5, 11), human_tensors(5, 5)
-    ('5 tensors in 11 slices', '5 tensors')
+    >>> human_tensors(5, 11), human_tensors(5, 5), human_tensors(5, 3, 2), human_tensors(2, 0, 2)
+    ('5 tensors in 11 slices', '5 tensors', '3 tensors and 2 settings', '2 settings')
     """
-    return count(number, "tensor") + (
-        f" in {count(num_slices, 'slice')}" if num_slices > number else ""
-    )
+    own, settings = number - num_settings, count(num_settings, "setting")
+    cut = f" in {count(num_slices, 'slice')}" if num_slices > own else ""
+    if not num_settings:
+        return count(own, "tensor") + cut
+    return f"{count(own, 'tensor')}{cut} and {settings}" if own else settings
+
+
+def all_tensors(number: int, num_settings: int) -> str:
+    """Return the number of all tensors for a part of them, with the settings among them.
+
+    >>> all_tensors(5, 0), all_tensors(5, 2), all_tensors(2, 2)
+    ('5 tensors', '5 tensors and settings', '2 settings')
+    """
+    noun = "setting" if number == num_settings else "tensors and setting"
+    return count(number, noun if num_settings else "tensor")
 
 
 def human_shape(shape: Sequence[int]) -> str:

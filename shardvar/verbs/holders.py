@@ -13,48 +13,94 @@ Names are asked first, since they are what a process wrote; a layout follows fro
 Recognition. Regions that are a grid of parts can be named: ``_grid`` finds the sizes of the parts
 along each axis, and each rule in turn is asked for these sizes: chunk along each axis (DTensor, and
 equal parts of every framework), then div along each axis (parameter servers, and ``partition=``),
-then FSDP2 over tensor parallelism. The first rule that gives exactly these parts is the answer.
+then FSDP2 over tensor parallelism. The first rule that gives exactly these parts is the answer,
+but the rule that gives the parts of most tensors is asked first: one writer cut them all.
 Parts without elements are not stored, so a mesh with more devices than parts is not found again.
 """
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from shardvar.layout.dtypes import Ints, Shape
-from shardvar.layout.meshes.dtensor import DTensorPlacement, Replicate, Shard, dtensor, fsdp
+from shardvar.layout.meshes.dtensor import Replicate, Shard, dtensor, fsdp
 from shardvar.layout.meshes.layout import Layout
 from shardvar.layout.meshes.mesh import Intervals, Mesh, div_bounds
 from shardvar.layout.meshes.named_sharding import parameter_servers
 from shardvar.layout.partition import Sizes, chunk, div
 from shardvar.planning.index import EntryTable
+from shardvar.planning.slices import SliceTable
 
 _MOST_DEVICES = 1024
 """Parts up to which FSDP2 over tensor parallelism is looked for: meshes are tried in turn."""
 
 
-def recognize(shape: Sequence[int], offset: Ints, extent: Ints) -> Layout | None:
-    """The layout whose devices, in C order, hold exactly these regions, one each, or None."""
+Rule = Callable[[Shape, Sizes, list[int]], Layout | None]
+"""Return the layout of a rule whose parts along the axes of the list have these sizes, or None."""
+
+
+def recognize(
+    shape: Sequence[int], offset: Ints, extent: Ints, first: Rule | None = None
+) -> Layout | None:
+    """The layout whose devices, in C order, hold exactly these regions, one each, or None; the rule
+    ``first`` is asked before the others."""
     grid = _grid(tuple(shape), offset, extent)
     if grid is None:
         return None
     cut = [axis for axis, sizes in enumerate(grid) if len(sizes) > 1]
-    mesh = Mesh([len(grid[axis]) for axis in cut] or [1])
-    if all(grid[axis] == _sizes(chunk(shape[axis], len(grid[axis]))) for axis in cut):
-        placements: list[DTensorPlacement] = [Shard(axis) for axis in cut]
-        return dtensor(shape, mesh, placements or [Replicate()])
-    if all(grid[axis] == _sizes(div(shape[axis], len(grid[axis]))) for axis in cut):
-        if cut == [0]:
-            return parameter_servers(shape, mesh)
-        # Each mesh axis cuts one axis of the tensor by div, as ``partition=[5, 2]`` does.
-        axes = [Intervals.whole(length, mesh.size) for length in shape]
-        for number, axis in enumerate(cut):
-            part = mesh.coordinates()[:, number]
-            axes[axis] = axes[axis].cut(part, mesh.shape[number], div_bounds)
-        return Layout.from_axes(shape, mesh, "div on each axis, as sv.save(partition=...)", axes)
-    return _fsdp_over_tensor_parallelism(tuple(shape), grid[0]) if cut == [0] else None
+    if not cut:
+        return dtensor(shape, Mesh([1]), [Replicate()])
+    rules = [first, *_RULES] if first else _RULES
+    return next(filter(None, (rule(tuple(shape), grid, cut) for rule in rules)), None)
+
+
+def usual_rule(slices: SliceTable) -> Rule:
+    """Return the rule that gives the parts of most tensors that are cut."""
+    fitting = Counter[Rule]()
+    known: dict[tuple[Shape, bytes, bytes], list[Rule]] = {}
+    for _, shape, offset, extent in _cuts(slices):
+        cut = shape, offset.tobytes(), extent.tobytes()
+        if cut not in known:
+            grid = _grid(shape, offset, extent) or ()
+            axes = [axis for axis, sizes in enumerate(grid) if len(sizes) > 1]
+            known[cut] = [rule for rule in _RULES if grid and rule(shape, grid, axes)]
+        fitting.update(known[cut])
+    return max(_RULES, key=fitting.__getitem__)
+
+
+def _cuts(slices: SliceTable) -> Iterator[tuple[Ints, Shape, Ints, Ints]]:
+    """The rows of each tensor in several slices, its shape, and its regions."""
+    order, bounds = slices.by_tensor(by_offset=True)
+    for tensor in np.flatnonzero(np.diff(bounds) > 1).tolist():
+        rows, shape = order[bounds[tensor] : bounds[tensor + 1]], slices.tensors.shape(tensor)
+        yield rows, shape, slices.offset[rows, : len(shape)], slices.shape[rows, : len(shape)]
+
+
+def _chunked(shape: Shape, grid: Sizes, cut: list[int]) -> Layout | None:
+    if any(grid[axis] != _sizes(chunk(shape[axis], len(grid[axis]))) for axis in cut):
+        return None
+    return dtensor(shape, _mesh(grid, cut), [Shard(axis) for axis in cut])
+
+
+def _divided(shape: Shape, grid: Sizes, cut: list[int]) -> Layout | None:
+    if any(grid[axis] != _sizes(div(shape[axis], len(grid[axis]))) for axis in cut):
+        return None
+    mesh = _mesh(grid, cut)
+    if cut == [0]:
+        return parameter_servers(shape, mesh)
+    # Each mesh axis cuts one axis of the tensor by div, as ``partition=[5, 2]`` does.
+    axes = [Intervals.whole(length, mesh.size) for length in shape]
+    for number, axis in enumerate(cut):
+        part = mesh.coordinates()[:, number]
+        axes[axis] = axes[axis].cut(part, mesh.shape[number], div_bounds)
+    return Layout.from_axes(shape, mesh, "div on each axis, as sv.save(partition=...)", axes)
+
+
+def _mesh(grid: Sizes, cut: list[int]) -> Mesh:
+    return Mesh([len(grid[axis]) for axis in cut])
 
 
 def _grid(shape: Shape, offset: Ints, extent: Ints) -> Sizes | None:
@@ -79,10 +125,10 @@ def _grid(shape: Shape, offset: Ints, extent: Ints) -> Sizes | None:
     return tuple(sizes) if len(offset) == cells == len(np.unique(number)) else None
 
 
-def _fsdp_over_tensor_parallelism(shape: Shape, sizes: tuple[int, ...]) -> Layout | None:
-    """The layout of FSDP2 over tensor parallelism that cuts the first axis so, or None."""
+def _fsdp_over_tensor_parallelism(shape: Shape, grid: Sizes, cut: list[int]) -> Layout | None:
+    sizes = grid[0]
     count = len(sizes)
-    if count > _MOST_DEVICES:
+    if cut != [0] or count > _MOST_DEVICES:
         return None
     for tensor in range(2, count):
         if count % tensor == 0:
@@ -92,6 +138,9 @@ def _fsdp_over_tensor_parallelism(shape: Shape, sizes: tuple[int, ...]) -> Layou
             if sizes == tuple(size for part in parts for size in _sizes(part)):
                 return fsdp(shape, Mesh((count // tensor, tensor), ("dp", "tp")), tp_dim=0)
     return None
+
+
+_RULES: tuple[Rule, ...] = (_chunked, _divided, _fsdp_over_tensor_parallelism)
 
 
 def _sizes(intervals: Sequence[tuple[int, int]]) -> tuple[int, ...]:
@@ -124,11 +173,8 @@ def holders_of(entries: EntryTable, files: Sequence[str]) -> Holders | None:
         # [m] the device that holds each slice, by the layout of its tensor; -1 if unknown.
         slices = entries.slices
         device, size_of = np.full(len(slices), -1, np.int64), np.zeros(len(slices), np.int64)
-        order, bounds = slices.by_tensor(by_offset=True)
         known: dict[tuple[tuple[int, ...], bytes, bytes], Ints | None] = {}
-        for tensor in np.flatnonzero(np.diff(bounds) > 1).tolist():
-            rows, shape = order[bounds[tensor] : bounds[tensor + 1]], slices.tensors.shape(tensor)
-            offset, extent = slices.offset[rows, : len(shape)], slices.shape[rows, : len(shape)]
+        for rows, shape, offset, extent in _cuts(slices):
             # Tensors of one shape are cut alike, in most checkpoints: each cut is looked at once.
             cut = shape, offset.tobytes(), extent.tobytes()
             if cut not in known:

@@ -44,6 +44,7 @@ import math
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -63,7 +64,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import put_in_place
 from shardvar.formats.parts import PartsFormat
-from shardvar.formats.table import format_of_name, names_of_target
+from shardvar.formats.table import format_of_name, is_companion, names_of_target
 from shardvar.limits import MAX_STATE_NBYTES
 from shardvar.pictures.words import count, named, natural_key
 from shardvar.storage.posix import outer_links
@@ -661,3 +662,13 @@ def contents_of(
 def _goes_on(folder: Storage, found: Sequence[Location]) -> bool:
     """The folders in a checkpoint that is a folder itself are its own."""
     return not any(each.is_folder and each.storage == folder for each in found)
+
+
+def candidates_next_to(contents: FolderContents) -> list[Candidate]:
+    """Return the other checkpoints of a folder, without the state of a run next to a single model."""
+    folders = Counter(each.storage.path for each in contents.all if not is_companion(each.name))
+    return [
+        _candidate(each, "")
+        for each in contents.others
+        if not (is_companion(each.name) and folders[each.storage.path] == 1)
+    ]

@@ -31,7 +31,7 @@ from shardvar.formats.deferred import DeferredIndex, LateIndex, find_keys, outli
 from shardvar.formats.protocol import Format, Source
 from shardvar.layout.dtypes import NAMES, STRING, Array, numpy_dtype, parse_dtype
 from shardvar.layout.region import Region
-from shardvar.pictures.words import count, human_size
+from shardvar.pictures.words import human_size, human_tensors
 from shardvar.planning.index import EntryTable, Index, Metadata, concatenate_entries, find_faults
 from shardvar.verbs.arguments import check_string, named_arguments
 from shardvar.verbs.locate import Location, Path, find_checkpoint
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from shardvar.layout.meshes import Layout
     from shardvar.storage.protocol import Storage
     from shardvar.verbs.dequantization import LogicalTensors
+    from shardvar.verbs.holders import Rule
 
 __all__ = ["LazyTensor", "Reader", "open_checkpoint"]
 
@@ -156,6 +157,7 @@ class Reader(Mapping[str, LazyTensor]):
     _faults: dict[str, CheckpointError] | None = None
     _storage: "Storage | None" = None
     _logical: "LogicalTensors | None" = None
+    _rule: "Rule | None" = None
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__
@@ -163,8 +165,10 @@ class Reader(Mapping[str, LazyTensor]):
     def __repr__(self) -> str:
         known = ""
         with suppress(ShardvarError, OSError, ValueError):  # also of a closed one
-            size = human_size(int(self.listed().slices.nbytes.sum()))
-            known = f", {count(len(self), 'tensor')}, {size}"
+            slices = self.listed().slices
+            settings = len(settings_in(self.source, slices.tensors.facts()))
+            number = human_tensors(len(self), 0, settings)
+            known = f", {number}, {human_size(int(slices.nbytes.sum()))}"
         return f"{type(self).__name__}(path={self.path!r}, format={self.format!r}{known})"
 
     @property
@@ -415,7 +419,8 @@ class Reader(Mapping[str, LazyTensor]):
         Returns
         -------
         Layout or None
-            The layout; None if no rule gives these slices.
+            The layout; None if no rule gives these slices. Of several rules that do, the one that
+            gives the slices of most tensors.
 
         Notes
         -----
@@ -423,11 +428,13 @@ class Reader(Mapping[str, LazyTensor]):
         the slices.
         """
         # Imported on use: commands that list tensors do not pay for it.
-        from shardvar.verbs.holders import recognize
+        from shardvar.verbs.holders import recognize, usual_rule
 
+        self._rule = self._rule or usual_rule(self.listed().slices)
         slices = self._look_up(outline_of(self.index), [key]).slices
         shape = slices.tensors.shape(0)
-        return recognize(shape, slices.offset[:, : len(shape)], slices.shape[:, : len(shape)])
+        offset, extent = slices.offset[:, : len(shape)], slices.shape[:, : len(shape)]
+        return recognize(shape, offset, extent, self._rule)
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the list of tensors as columns: a name for each, and its cells.
@@ -484,7 +491,8 @@ class Reader(Mapping[str, LazyTensor]):
         from shardvar.verbs.reports import as_html
 
         entries, faults, num_files = self.listed(), self.listed_faults(), len(self.index.files)
-        return as_html(self.path, self.format, entries, list(self), faults, num_files)
+        settings = len(settings_in(self.source, entries.slices.tensors.facts()))
+        return as_html(self.path, self.format, entries, list(self), faults, num_files, settings)
 
     def drop_tables(self) -> None:
         """Drop the tables that grow with the number of tensors; they are read again on demand."""
@@ -584,14 +592,16 @@ _KINDS = {
 """The columns of the list of tensors, and the kinds of their cells."""
 
 
-def has_settings(reader: Reader) -> bool:
+def has_settings(source: Source) -> bool:
     """Settings are listed as strings without a shape."""
     # No keys and no format are asked about, so that nothing is read.
-    return reader.source.objects((), "") is not None
+    return source.objects((), "") is not None
 
 
-def is_setting(reader: Reader, dtype: str | None, shape: tuple[int, ...] | None) -> bool:
-    return dtype == STRING and shape == () and has_settings(reader)
+def settings_in(source: Source, facts: Mapping[str, tuple[str, tuple[int, ...]]]) -> set[str]:
+    """Return the keys of settings."""
+    found = facts.items() if has_settings(source) else ()
+    return {key for key, fact in found if fact == (STRING, ())}
 
 
 _ARRAY = b'{"numpy.ndarray"'

@@ -27,6 +27,7 @@ import numpy as np
 from shardvar.errors import LISTS_MORE, CheckpointError, ShardvarError
 from shardvar.limits import MAX_NAMED
 from shardvar.pictures.words import (
+    all_tensors,
     count,
     human_shape,
     human_size,
@@ -432,7 +433,9 @@ class VerifyReport:
     notes: tuple[str, ...]
     """Oddities that harm nothing."""
     num_tensors: int = 0
-    """Tensors in the index."""
+    """Tensors and settings in the index."""
+    num_settings: int = 0
+    """The settings among them: plain objects, such as a learning rate."""
     num_slices: int = 0
     """Slices that they are stored as."""
     num_files: int = 0
@@ -537,7 +540,7 @@ class VerifyReport:
         from shardvar.pictures.table import Markup, bad, html_block, html_table
 
         about = [
-            count(self.num_tensors, "tensor"),
+            human_tensors(self.num_tensors, 0, self.num_settings),
             count(self.num_slices, "slice"),
             count(self.num_files, "file"),
         ]
@@ -569,7 +572,7 @@ def verdict_of_verify(
     report: VerifyReport, strict: bool = False
 ) -> tuple[Literal["good", "bad", "attention"], str]:
     """The verdict as a mark and words; an ending "in" counts tensors."""
-    tensors = count(report.num_tensors, "tensor")
+    tensors = all_tensors(report.num_tensors, report.num_settings)
     if report.damages:
         damaged = num_damaged(report)
         return "bad", f"damaged: {damaged:,} of {tensors} in" if damaged else "damaged:"
@@ -591,14 +594,15 @@ def compared_of(report: VerifyReport, strict: bool = False) -> str:
     """Return the numbers that the verdict lacks: tensors, bytes that were read, and if they were compared."""
     if (report.damages or report.doubts) and not report.outcomes:
         return "no tensor could be read"
+    # A verdict on some of the tensors ends with the number of all.
+    is_numbered = verdict_of_verify(report, strict)[1].endswith(" in")
+    tensors = human_tensors(report.num_tensors, 0, report.num_settings)
     if any(each.message == QUICK for each in report.unguarded):
         text = "only the index and the sizes of files: structure only"
-        is_numbered = verdict_of_verify(report, strict)[1].endswith(" in")
-        return text if is_numbered else f"{count(report.num_tensors, 'tensor')}; {text}"
+        return text if is_numbered else f"{tensors}; {text}"
     read = f"{human_size(report.read_nbytes)} read"
-    # A verdict on some of the tensors ends with the number of all.
-    if not verdict_of_verify(report, strict)[1].endswith(" in"):
-        read = f"{count(report.num_tensors, 'tensor')}, {read}"
+    if not is_numbered:
+        read = f"{tensors}, {read}"
     bare = len(report.unguarded)
     # Where the format keeps none, the names of whole tensors tell a user nothing.
     if bare and (report.is_bare_format or bare == report.num_tensors):
@@ -639,7 +643,11 @@ def undamaged_of(report: VerifyReport) -> str:
     others = len(report.outcomes) - num_damaged(report) - len(report.uncompared)
     # A checksum of a file that is wrong does not show which of its tensors are damaged.
     is_known = report.damages and all(each.key for each in report.damages)
-    return f"no damage found: {count(others, 'tensor')}" if others and is_known else ""
+    return (
+        f"no damage found: {all_tensors(others, report.num_settings)}"
+        if others and is_known
+        else ""
+    )
 
 
 _MOST_KEYS = 16
@@ -659,6 +667,7 @@ def as_html(
     keys: Sequence[str],
     faults: Mapping[str, CheckpointError],
     num_files: int,
+    num_settings: int,
 ) -> str:
     from shardvar.pictures.table import Markup, bad, bar, html_block, html_table
 
@@ -678,7 +687,7 @@ def as_html(
         rows.append((key, *cells, fault))
     headers = ("tensor", "dtype", "shape", "size", "", "slices", "")
     about = [
-        f"{name} format", count(len(keys), "tensor"), count(len(entries), "slice"),
+        f"{name} format", human_tensors(len(keys), 0, num_settings), count(len(entries), "slice"),
         count(num_files, "file"), human_size(int(nbytes.sum())),
     ]  # fmt: skip
     broken = bad(f"{count(len(faults), 'tensor')} cannot be read") if faults else Markup("")

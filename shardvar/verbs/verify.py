@@ -54,7 +54,7 @@ from shardvar.formats.files import FileSource
 from shardvar.formats.protocol import Finding, Source
 from shardvar.formats.published import delta_of
 from shardvar.formats.table import is_companion
-from shardvar.pictures.words import count
+from shardvar.pictures.words import all_tensors, count
 from shardvar.planning.index import DELTA, NO_CHECKSUM, EntryTable, find_faults, take_tensors
 from shardvar.planning.slices import TensorTable, concatenate
 from shardvar.verbs.arguments import check_progress, named_arguments
@@ -62,7 +62,7 @@ from shardvar.verbs.compare.manifest import Choose, confirmed, read_against
 from shardvar.verbs.locate import Location, Path, arrays_alone, find_below, look_at, only_one
 from shardvar.verbs.newest import FolderContents, candidates_of, contents_of
 from shardvar.verbs.parameters import empty_note
-from shardvar.verbs.reader import Reader
+from shardvar.verbs.reader import Reader, settings_in
 from shardvar.verbs.renaming import select_keys
 from shardvar.verbs.reports import (
     DAMAGED,
@@ -306,7 +306,7 @@ def _report(
     if DELTA in user or found.format.name == "safetensors":
         tensors = tables[0].slices.tensors if tables else TensorTable.of(())
         delta = delta_of(found.storage, found.format.name, user, tensors)
-    tables, faults, note = _chosen(tables, faults, choose, damages)
+    tables, faults, note = _chosen(source, tables, faults, choose, damages)
     problems: list[_Problem] = [
         (key, None, _compare_bytes(source, key, error) if check else error)
         for key, error in faults.items()
@@ -338,7 +338,7 @@ def _report(
     outcomes = dict.fromkeys(guarded, VALUES_MATCH if source.bare_index else OK)
     outcomes |= {each.key: NOT_VERIFIABLE for each in unverified}
     notes = [f"{each.place}: {each.message}" for each in findings if not each.is_damage]
-    facts = {key: fact for each in tables for key, fact in each.slices.tensors.facts().items()}
+    facts = _facts_of(tables)
     if empty := empty_note(facts):
         notes.append(f"{empty}.")
     return VerifyReport(
@@ -351,6 +351,7 @@ def _report(
         outcomes=outcomes | {key: DAMAGED for key in damaged if key is not None},
         bare_index=source.bare_index,
         num_tensors=len(guarded),
+        num_settings=len(settings_in(source, facts)),
         num_slices=sum(len(entries) for entries in tables),
         num_files=len(source.index.files),
         read_nbytes=read.total(),
@@ -455,7 +456,12 @@ def _delta_problems(
     return [(key, None, error) for key, error in errors if key in keys or key not in reader]
 
 
+def _facts_of(tables: Iterable[EntryTable]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    return {key: fact for each in tables for key, fact in each.slices.tensors.facts().items()}
+
+
 def _chosen(
+    source: Source,
     tables: list[EntryTable],
     faults: dict[str, ReadError],
     choose: Choose | None,
@@ -474,10 +480,8 @@ def _chosen(
         if not damages:
             raise
         chosen = set()
-    note = [
-        f"Not chosen, and not verified: {len(keys) - len(chosen):,} of "
-        f"{count(len(keys), 'tensor')}."
-    ]
+    total = all_tensors(len(keys), len(settings_in(source, _facts_of(tables))))
+    note = [f"Not chosen, and not verified: {len(keys) - len(chosen):,} of {total}."]
     kept = {key: error for key, error in faults.items() if key in chosen}
     return [take_tensors(entries, chosen) for entries in tables], kept, note
 

@@ -24,7 +24,7 @@ from shardvar.verbs.compare.blocks import NUM_BINS, ScalarValue, Statistics
 from shardvar.verbs.compare.comparison import DiffReport
 from shardvar.verbs.holders import holders_of
 from shardvar.verbs.parameters import count_parameters, is_optimizer_state, reading_key
-from shardvar.verbs.reader import Reader, has_settings, is_setting
+from shardvar.verbs.reader import Reader, has_settings, settings_in
 from shardvar.verbs.renaming import select_keys
 from shardvar.verbs.reports import WriteReport, untold
 from shardvar.verbs.verify import guarded_keys
@@ -510,10 +510,9 @@ def scalar_columns(
     reader: Reader, keys: Sequence[str], scalars: Mapping[str, ScalarValue]
 ) -> JsonColumns:
     settings = list[list[int]]()
-    if has_settings(reader):
-        tensors = reader.entries().slices.tensors
-        facts = tensors.facts()
-        settings = ranges_of([is_setting(reader, *facts.get(key, (None, None))) for key in keys])
+    if has_settings(reader.source):
+        facts = reader.entries().slices.tensors.facts()
+        settings = ranges_of(list(map(settings_in(reader.source, facts).__contains__, keys)))
     texts = ((row, scalars[key].text) for row, key in enumerate(keys) if key in scalars)
     return {
         "settings": settings,

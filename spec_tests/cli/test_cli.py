@@ -700,14 +700,14 @@ def test_json_has_the_keys_that_docs_describe(tmp_path: Path, run: Run) -> None:
         (
             "verify",
             path,
-        ): "schema ok path format damages notes num_tensors num_slices num_files read_nbytes "
+        ): "schema ok path format damages notes num_tensors num_settings num_slices num_files read_nbytes "
         "unguarded_nbytes unverified doubts outcomes bare_index not_finite others not_read verdict",
         (
             "diff",
             path,
             path,
         ): "schema equal path_a path_b only_in_a only_in_b differences unreadable num_equal "
-        "tolerance map others checkpoints_only_in_a checkpoints_only_in_b not_compared",
+        "num_settings tolerance map others checkpoints_only_in_a checkpoints_only_in_b not_compared",
         (
             "reshard",
             path,

@@ -282,6 +282,10 @@ def test_scalars_and_settings_show_their_values(tmp_path: Path, run: Run) -> Non
     told = run("inspect", TRAINING_STATE, "--json").json
     values = {each["key"]: each["value"] for each in told["tensors"]}
     assert (told["num_tensors"], told["num_settings"]) == (62, 17)
+    for words in (("verify",), ("diff", TRAINING_STATE), ("verify", "--quick")):
+        found = run(*words, TRAINING_STATE)
+        assert "45 tensors and 17 settings" in found.out
+    assert "of 62 tensors and settings" in run("verify", TRAINING_STATE, "--filter", "model.*").out
     assert (values["epoch"], values["args.name"], values["optimizer.state.0.step"]) == (
         "3",
         "'run'",
@@ -397,7 +401,8 @@ def test_there_is_room_for_a_note_on_the_screen(
         shutil.copy(TRAINING_STATE, f"{folder}/optimizer.pt")
         with terminal(80, lines=24):
             found = run("inspect", folder)
-        assert "also contains optimizer.pt. See one: `shardvar inspect" in found.err
+        note = "also contains optimizer.pt. See one: `shardvar inspect"
+        assert (note in found.err) == (folder == "one")  # a list has it
         # A terminal would fold the note into two lines.
         assert 20 <= len((found.out + found.err).splitlines()) <= 24 - _PROMPTS - 1
 
@@ -467,6 +472,19 @@ def test_a_list_shows_what_is_damaged_and_what_was_not_opened(
     assert (told["many"]["opened"], told["many"]["problem"]) == (True, "")
     out = run("inspect", tmp_path).out
     assert re.search(r"a\.safetensors .* not opened$", out, flags=re.MULTILINE)
+
+
+def test_a_list_has_everything_below_a_folder(tmp_path: Path, run: Run) -> None:
+    """As ``verify`` judges it, without the state of a run next to the only model of a folder."""
+    for name in ("a.npz", "b.safetensors", "one/model.safetensors", "two/step-1/m", "two/step-2/m"):
+        sv.save(tmp_path / name, {"w": np.ones(3)})
+    for name in ("c.pt", "one/optimizer.pt", "two/d.pt"):
+        shutil.copy(TRAINING_STATE, tmp_path / name)
+    sv.save(tmp_path / "native", {"w": np.ones(3)})
+    judged = {each["path"] for each in run("verify", tmp_path, "--json").json["others"]}
+    listed = run("inspect", tmp_path, "--json").json["checkpoints"]
+    assert {each["path"] for each in listed} == judged - {str(tmp_path / "one" / "optimizer.pt")}
+    assert len(listed) == 8 and {each["format"] for each in listed} >= {"npz", "pt", "shardvar"}
 
 
 def test_a_list_fits_the_screen(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

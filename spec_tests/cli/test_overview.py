@@ -311,22 +311,23 @@ def test_names_of_tensorflow_are_folded_and_said(run: Run) -> None:
 
 def test_slices_that_are_a_layout_are_said_to_be(tmp_path: Path, run: Run) -> None:
     """13 rows in five parts are div's 3, 3, 3, 2, 2; in sizes of one's own they are no layout."""
-    cut = {"div": 5, "odd": sv.PartitionSpec(splits=[[1, 12]])}
+    cut = {"div": 5, "even": 5, "odd": sv.PartitionSpec(splits=[[1, 12]])}
     sv.save(
         tmp_path / "model",
-        {"div": np.ones(13), "odd": np.ones(13), "whole": np.ones(2)},
+        {"div": np.ones(13), "even": np.ones(10), "odd": np.ones(13), "whole": np.ones(2)},
         partition=cut,
     )
     out = run("inspect", tmp_path / "model", "--slices").out
     told = [line for line in out.splitlines() if "cut as: " in line]
-    assert (
-        len(told) == 2 and "mesh (0=5)" in told[0] and told[1] == "1 tensor cut as: no known layout"
-    )
+    # Five parts of 10 rows are also DTensor's; one rule is told for both.
+    assert len(told) == 2 and told[0].startswith("2 tensors cut as: div") and "(0=5)" in told[0]
+    assert told[1] == "1 tensor cut as: no known layout"
     layouts = [
         each["layout"]
         for each in run("inspect", tmp_path / "model", "--slices", "--json").json["tensors"]
     ]
-    assert (layouts[0]["mesh"], layouts[1:]) == ([5], [None, None])
+    assert (layouts[0]["mesh"], layouts[1]["rule"]) == ([5], layouts[0]["rule"])
+    assert layouts[2:] == [None, None]
 
 
 @pytest.mark.parametrize("columns", [40, 80, 120])
@@ -447,6 +448,8 @@ def test_a_name_that_no_terminal_shows_is_whole_in_a_pipe_and_that_is_said(
     with terminal(80):
         out = run("inspect", tmp_path / "plain").out
         assert "…" in out and told not in out
+    rows = run("inspect", tmp_path / "plain").out.splitlines()[2:]
+    assert len({row.find("float64") for row in rows if "float64" in row}) == 1
 
 
 def test_numbers_stay_on_the_right_of_a_name_in_a_right_to_left_script(

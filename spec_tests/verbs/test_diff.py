@@ -407,7 +407,7 @@ def test_a_report_is_json_with_stable_keys(directory: Path) -> None:
     assert (
         list(told)
         == "schema equal path_a path_b only_in_a only_in_b differences unreadable "
-        "num_equal tolerance map others checkpoints_only_in_a checkpoints_only_in_b not_compared".split()
+        "num_equal num_settings tolerance map others checkpoints_only_in_a checkpoints_only_in_b not_compared".split()
     )
     assert (
         list(told["differences"][0]) == "key dtype_a dtype_b shape_a shape_b values change".split()

@@ -360,6 +360,7 @@ def test_few_indexes_of_many_checkpoints_are_opened(
         return reader(path, *rest)
 
     monkeypatch.setattr(listing, "Reader", count_opened)
+    monkeypatch.setattr(listing, "_MOST_OPENED", 20)
     assert len(run("inspect", tmp_path).out.splitlines()) == 32
     assert opened == [f"step-{number}" for number in range(30, 10, -1)]
     opened.clear()

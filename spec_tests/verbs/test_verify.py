@@ -257,7 +257,7 @@ def test_a_report_is_json_with_stable_keys(tmp_path: Path) -> None:
     flip(data_files(tmp_path)[0], 1)
     told = sv.verify(tmp_path / "model").to_json()
     keys = (
-        "schema ok path format damages notes num_tensors num_slices num_files read_nbytes "
+        "schema ok path format damages notes num_tensors num_settings num_slices num_files read_nbytes "
         "unguarded_nbytes "
     )
     keys += "unverified doubts outcomes bare_index not_finite others not_read verdict"

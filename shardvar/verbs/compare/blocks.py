@@ -430,7 +430,7 @@ def read_scalars(
     blocks = Blocks.of_entries(reader.source, reader.listed())
     faults = reader.listed_faults()
     row_of, ranks = blocks.tensors.rows(), blocks.tensors.ranks
-    is_local, has_any = reader.source.traits is None, has_settings(reader)
+    is_local, has_any = reader.source.traits is None, has_settings(reader.source)
     settings: list[int] = []
     numbers: list[int] = []
     for key in keys:

@@ -13,7 +13,14 @@ from math import inf, prod
 from typing import TYPE_CHECKING, Any, Self
 
 from shardvar.layout.dtypes import Number, is_number, json_number
-from shardvar.pictures.words import count, human_shape, printable, short_name
+from shardvar.pictures.words import (
+    all_tensors,
+    count,
+    human_shape,
+    human_tensors,
+    printable,
+    short_name,
+)
 from shardvar.verbs.reports import MOST_ROWS, SCHEMA, Damage, lines_of_problems
 
 if TYPE_CHECKING:
@@ -196,6 +203,8 @@ class DiffReport:
     """The tensors that could not be compared."""
     num_equal: int
     """Tensors that are the same in both: dtype, shape and every element."""
+    num_settings: int = 0
+    """The settings among all tensors of both: plain objects, such as a learning rate."""
     tolerance: str | None = None
     """The distance at which elements count as the same; None if their bits must be the same."""
     map: "MapReport | None" = None
@@ -278,6 +287,7 @@ class DiffReport:
             "differences": [each.to_json() for each in self.differences],
             "unreadable": [each.to_json() for each in self.unreadable],
             "num_equal": self.num_equal,
+            "num_settings": self.num_settings,
             "tolerance": self.tolerance,
             "map": None if self.map is None else self.map.to_json(),
             "others": [each.to_json() for each in self.others],
@@ -351,7 +361,7 @@ def verdict_of_diff(report: DiffReport) -> str:
         return f"{unlike:,} of {checkpoints} {verb}" if unlike else f"equal: {checkpoints} in both"
     if report.equal:
         within = "" if report.tolerance is None else f", within {report.tolerance}"
-        return f"equal: {count(report.num_equal, 'tensor')} in both{within}"
+        return f"equal: {human_tensors(report.num_equal, 0, report.num_settings)} in both{within}"
     kinds = Counter(
         f"only in dtype ({agreement(only, report.tolerance)})"
         if (only := each.only_dtype)
@@ -363,7 +373,7 @@ def verdict_of_diff(report: DiffReport) -> str:
     differ = sum(counts.values())
     # A tensor that is unreadable on both sides counts once.
     unreadable = len({broken.key for broken in report.unreadable})
-    total = count(report.num_equal + differ + unreadable, "tensor")
+    total = all_tensors(report.num_equal + differ + unreadable, report.num_settings)
     if not differ:
         same = f", {report.num_equal:,} equal" if report.num_equal else ""
         return f"{unreadable:,} of {total} unreadable{same}"

@@ -46,7 +46,7 @@ from shardvar.planning.index import take_tensors
 from shardvar.verbs.arguments import check_progress, named_arguments
 from shardvar.verbs.compare.blocks import Blocks, batches
 from shardvar.verbs.locate import Path, find_checkpoint
-from shardvar.verbs.reader import Reader
+from shardvar.verbs.reader import Reader, settings_in
 from shardvar.verbs.reports import SCHEMA, Damage, lines_of_problems, untold
 from shardvar.verbs.together.executors import Opening, Payloads, check_executor, portions, run_tasks
 from shardvar.wire.digests import (
@@ -78,6 +78,8 @@ class DigestReport:
     """The digest of each tensor by its key, as 64 hexadecimal digits; the keys in natural order."""
     unreadable: tuple[Damage, ...] = ()
     """The damage of each tensor that has none."""
+    num_settings: int = 0
+    """The settings among the tensors: plain objects, such as a learning rate."""
 
     @property
     def checkpoint(self) -> str | None:
@@ -205,7 +207,8 @@ def _report(
     unreadable = [Damage.of(failed[key], key) for key in keys if key in failed]
     unreadable += untold(reader.source.file_faults(), unreadable)
     found = {key: tensors[key] for key in keys if key in tensors}
-    return DigestReport(reader.path, reader.format, found, tuple(unreadable))
+    settings = settings_in(reader.source, reader.listed().slices.tensors.facts())
+    return DigestReport(reader.path, reader.format, found, tuple(unreadable), len(settings))
 
 
 def digest_array(key: str, array: Array) -> str:

@@ -51,7 +51,7 @@ from shardvar.verbs.compare.distances import (
     only_bytes,
     products_of_same,
 )
-from shardvar.verbs.reader import Reader, warn_of_files
+from shardvar.verbs.reader import Reader, settings_in, warn_of_files
 from shardvar.verbs.reports import Damage
 from shardvar.verbs.together.executors import Opening, Payloads, portions, run_tasks
 
@@ -220,6 +220,10 @@ def compare_keys(
     # Move: the values of the others, which may also turn out to be damaged.
     compare([key for key in common if key not in failed])
     failed = {key for key, _ in walk.unreadable}
+    of_a, of_b = (
+        settings_in(blocks.source, blocks.tensors.facts()) & keys
+        for blocks, keys in ((walk.a, in_a), (walk.b, in_b))
+    )
     return DiffReport(
         path_a=a.path,
         path_b=b.path,
@@ -232,6 +236,7 @@ def compare_keys(
             sorted(walk.unreadable.values(), key=lambda each: (common[each.key], each.side))
         ),
         num_equal=len(common.keys() - walk.differences.keys() - failed),
+        num_settings=len((of_a | of_b) - (in_a - of_a) - (in_b - of_b)),
         tolerance=None if walk.tolerance is None else str(walk.tolerance),
     )
 

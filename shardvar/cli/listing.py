@@ -115,22 +115,7 @@ def print_choices(
     contents = _contents(found)
     failed = next((each.error for each in contents if each and each.error), None)
     if arguments.json:
-        listed = [
-            {
-                "path": name,
-                "format": each.location.format.name,
-                "newest": each in newest,
-                "finished": each.is_finished,
-                "saved": each.saved,
-                "num_tensors": content and content.num_tensors,
-                "num_settings": content and content.num_settings,
-                "nbytes": content and content.nbytes,
-                "opened": content is not None and content.error is None,
-                "problem": _problem(each, content),
-            }
-            for each, content, name in zip(found, contents, _paths(found), strict=True)
-        ]
-        print_json({"schema": SCHEMA, "checkpoints": listed})
+        _print_json(found, contents, newest)
         return _told(failed)
     links = _links(place.storage.local_path, found)
     choose = "one of them"
@@ -156,6 +141,27 @@ def print_choices(
     if whole.unsearched:
         say(f"not searched, since it has too many folders: {named(whole.unsearched)}")
     return _told(failed)
+
+
+def _print_json(
+    found: Sequence[Candidate], contents: Sequence[_Content | None], newest: Sequence[Candidate]
+) -> None:
+    listed = [
+        {
+            "path": name,
+            "format": each.location.format.name,
+            "newest": each in newest,
+            "finished": each.is_finished,
+            "saved": each.saved,
+            "num_tensors": content and content.num_tensors,
+            "num_settings": content and content.num_settings,
+            "nbytes": content and content.nbytes,
+            "opened": content is not None and content.error is None,
+            "problem": _problem(each, content),
+        }
+        for each, content, name in zip(found, contents, _paths(found), strict=True)
+    ]
+    print_json({"schema": SCHEMA, "checkpoints": listed})
 
 
 def _told(error: ShardvarError | None) -> int:

@@ -427,8 +427,7 @@ _SEPARATOR = "\0"
 """A letter that no cell has: cells are safe to print."""
 
 _WIDEST_NAME, _WIDEST = 255, 120
-"""The widths of cells that plain columns are padded for: of names, and of others. A longer cell
-shifts only its own row."""
+"""The widths up to which columns are padded, of names and others; longer cells shift their rows."""
 
 _GUIDE = r"[│├└─|`\- ]*(?=[^ ])"
 """The branches of a tree before a name."""
@@ -629,8 +628,7 @@ def _paths(arguments: Namespace, *names: str) -> Iterator[str]:
 
 
 def _text(folder: str, lists_several: bool) -> str:
-    """Return the sentence about a folder; empty if its path means all that is in it, or if the
-    command lists all of it where its path means several."""
+    """Return the sentence about a folder; empty if its path means all in it, or all is listed."""
     # Not above: paths of files do without it.
     from shardvar.formats.parts import PartsFormat
     from shardvar.formats.table import is_companion

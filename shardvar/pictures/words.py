@@ -197,8 +197,7 @@ def human_time(seconds: float) -> str:
 
 
 def human_tensors(number: int, num_slices: int = 0, num_settings: int = 0) -> str:
-    """Return a number of tensors, with the numbers of their slices if any is cut, and of the
-    settings among them.
+    """Return a number of tensors, with their slices if any is cut, and the settings among them.
 
     >>> human_tensors(5, 11), human_tensors(5, 5), human_tensors(5, 3, 2), human_tensors(2, 0, 2)
     ('5 tensors in 11 slices', '5 tensors', '3 tensors and 2 settings', '2 settings')

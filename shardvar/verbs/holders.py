@@ -38,15 +38,14 @@ _MOST_DEVICES = 1024
 """Parts up to which FSDP2 over tensor parallelism is looked for: meshes are tried in turn."""
 
 
-Rule = Callable[[Shape, Sizes, list[int]], Layout | None]
+GridRule = Callable[[Shape, Sizes, list[int]], Layout | None]
 """Return the layout of a rule whose parts along the axes of the list have these sizes, or None."""
 
 
 def recognize(
-    shape: Sequence[int], offset: Ints, extent: Ints, first: Rule | None = None
+    shape: Sequence[int], offset: Ints, extent: Ints, first: GridRule | None = None
 ) -> Layout | None:
-    """The layout whose devices, in C order, hold exactly these regions, one each, or None; the rule
-    ``first`` is asked before the others."""
+    """The layout whose devices, in C order, hold exactly these regions, one each, or None."""
     grid = _grid(tuple(shape), offset, extent)
     if grid is None:
         return None
@@ -57,10 +56,10 @@ def recognize(
     return next(filter(None, (rule(tuple(shape), grid, cut) for rule in rules)), None)
 
 
-def usual_rule(slices: SliceTable) -> Rule:
+def usual_rule(slices: SliceTable) -> GridRule:
     """Return the rule that gives the parts of most tensors that are cut."""
-    fitting = Counter[Rule]()
-    known: dict[tuple[Shape, bytes, bytes], list[Rule]] = {}
+    fitting = Counter[GridRule]()
+    known: dict[tuple[Shape, bytes, bytes], list[GridRule]] = {}
     for _, shape, offset, extent in _cuts(slices):
         cut = shape, offset.tobytes(), extent.tobytes()
         if cut not in known:
@@ -140,7 +139,7 @@ def _fsdp_over_tensor_parallelism(shape: Shape, grid: Sizes, cut: list[int]) -> 
     return None
 
 
-_RULES: tuple[Rule, ...] = (_chunked, _divided, _fsdp_over_tensor_parallelism)
+_RULES: tuple[GridRule, ...] = (_chunked, _divided, _fsdp_over_tensor_parallelism)
 
 
 def _sizes(intervals: Sequence[tuple[int, int]]) -> tuple[int, ...]:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from shardvar.layout.meshes import Layout
     from shardvar.storage.protocol import Storage
     from shardvar.verbs.dequantization import LogicalTensors
-    from shardvar.verbs.holders import Rule
+    from shardvar.verbs.holders import GridRule
 
 __all__ = ["LazyTensor", "Reader", "open_checkpoint"]
 
@@ -157,7 +157,7 @@ class Reader(Mapping[str, LazyTensor]):
     _faults: dict[str, CheckpointError] | None = None
     _storage: "Storage | None" = None
     _logical: "LogicalTensors | None" = None
-    _rule: "Rule | None" = None
+    _rule: "GridRule | None" = None
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__
@@ -599,7 +599,6 @@ def has_settings(source: Source) -> bool:
 
 
 def settings_in(source: Source, facts: Mapping[str, tuple[str, tuple[int, ...]]]) -> set[str]:
-    """Return the keys of settings."""
     found = facts.items() if has_settings(source) else ()
     return {key for key, fact in found if fact == (STRING, ())}
 

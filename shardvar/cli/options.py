@@ -128,7 +128,12 @@ def usage_of(parser: argparse.ArgumentParser) -> str:
 
 
 def _typed(action: argparse.Action) -> str:
-    return "|".join(action.choices) if action.choices else str(action.metavar or "")
+    name = action.metavar or ""
+    return (
+        "|".join(action.choices)
+        if action.choices
+        else " ".join([name] if isinstance(name, str) else name)
+    )
 
 
 def _invocation(action: argparse.Action) -> str:
@@ -221,6 +226,8 @@ class Parser(argparse.ArgumentParser):
         remedy = (
             self._nearest(message) or f"`{f'shardvar {command}'.strip()} --help` shows the usage."
         )
+        if message.startswith("too many"):
+            remedy = f"Type `{usage_of(self)}`."
         raise Usage(2, ArgumentError(f"{cause.rstrip('.')}.", remedy))
 
     def _nearest(self, message: str) -> str | None:
@@ -232,7 +239,8 @@ class Parser(argparse.ArgumentParser):
         """Parse; report unknown arguments here, where the names of the options are known."""
         parsed, rest = super().parse_known_args(args, namespace)
         if rest:
-            self.error(f"unrecognized arguments: {' '.join(rest)}")
+            kind = "unrecognized" if rest[0].startswith("-") else "too many"
+            self.error(f"{kind} arguments: {' '.join(rest)}")
         return parsed, rest
 
     def _print_message(self, message: str, file: Any = None) -> None:

@@ -8,7 +8,6 @@
 
 import shlex
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import closing, contextmanager, suppress
@@ -18,7 +17,6 @@ from typing import Any
 from shardvar.cli.output import (
     answer,
     at_terminal,
-    count,
     note,
     one_line,
     print_json,
@@ -51,6 +49,7 @@ from shardvar.verbs.reports import (
     lines_of_problems,
     num_damaged,
     problems_of,
+    tally_of,
     undamaged_of,
     verdict_of_verify,
 )
@@ -123,10 +122,8 @@ def _verify_all(arguments: Namespace, executor: Executor | None) -> int:
     if arguments.json:
         print_json(told[0] if len(paths) == 1 else told)
     elif len(verdicts) > 1 and not arguments.quiet:
-        outcomes = Counter(outcome.partition(":")[0] for outcome in verdicts)
-        numbers = ", ".join(f"{number:,} {outcome}" for outcome, number in outcomes.items())
         _space()
-        say(f"{count(len(verdicts), 'checkpoint')}: {numbers}")
+        say(tally_of(verdicts))
     if len(paths) > 1 and not any(codes):
         from shardvar.verbs.delta.chain import ends_of_chain  # only for several paths
 

@@ -398,6 +398,9 @@ or infinities."""
 _VERDICTS = (DAMAGED, NOT_FINITE, NOT_VERIFIED, COMPLETE, VALUES_MATCH, OK)
 """The worst first."""
 
+FOLDER = "folder"
+"""The format of the report of a folder that means several checkpoints."""
+
 NO_CHECKSUMS = "The format keeps no checksum of it: only its structure was verified."
 """The reason where no file of the format has a checksum."""
 
@@ -513,12 +516,14 @@ class VerifyReport:
         return min([own, *(each.verdict for each in self.others)], key=_VERDICTS.index)
 
     def __str__(self) -> str:
-        place = f"{printable(self.path)} ({self.format})"
-        lines = [f"{verdict_of_verify(self)[1]} {place}: {compared_of(self)}"]
-        lines += lines_of_problems("damaged: ", self.damages)
-        lines += lines_of_problems("not verified: ", problems_of(self))
-        lines += [*facts_of_verify(self), *filter(None, [undamaged_of(self)])]
-        return "\n".join([*lines, *map(str, self.others)])
+        parts = [self] * (self.format != FOLDER) + [*self.others]
+        lines = list[str]()
+        for each in parts:
+            first, *more = _lines_of_verify(each)
+            lines += [first, *("  " * (len(parts) > 1) + line for line in more)]
+        if len(parts) > 1:
+            lines.append(tally_of(verdict_of_verify(each)[1] for each in parts))
+        return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object with stable keys."""
@@ -562,6 +567,22 @@ class VerifyReport:
             ("where", "problem", "what it is"), rows[:MOST_ROWS], more=max(0, len(rows) - MOST_ROWS)
         )
         return html_block(f"{self.verdict}: {self.path}", about, table)
+
+
+def _lines_of_verify(report: VerifyReport) -> Iterator[str]:
+    place = f"{printable(report.path)} ({report.format})"
+    yield f"{verdict_of_verify(report)[1]} {place}: {compared_of(report)}"
+    yield from lines_of_problems("damaged: ", report.damages)
+    yield from lines_of_problems("not verified: ", problems_of(report))
+    yield from facts_of_verify(report)
+    if undamaged := undamaged_of(report):
+        yield undamaged
+
+
+def tally_of(verdicts: Iterable[str]) -> str:
+    found = Counter(verdict.partition(":")[0] for verdict in verdicts)
+    numbers = ", ".join(f"{number:,} {verdict}" for verdict, number in found.items())
+    return f"{count(found.total(), 'checkpoint')}: {numbers}"
 
 
 def num_damaged(report: VerifyReport) -> int:

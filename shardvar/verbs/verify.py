@@ -66,6 +66,7 @@ from shardvar.verbs.reader import Reader, settings_in
 from shardvar.verbs.renaming import select_keys
 from shardvar.verbs.reports import (
     DAMAGED,
+    FOLDER,
     NO_CHECKSUMS,
     NOT_VERIFIABLE,
     OK,
@@ -209,7 +210,7 @@ def joined_report(contents: FolderContents, reports: Sequence[VerifyReport]) -> 
     """The report of a path: of the only checkpoint that it means, or of a folder of several."""
     folder = contents.place.storage.path
     is_one = len(contents.meant) == 1
-    own = reports[0] if is_one else VerifyReport(folder, "folder", (), ())
+    own = reports[0] if is_one else VerifyReport(folder, FOLDER, (), ())
     done = {each.path for each in reports}
     files = done.union(*(each.files for each in reports))
     rest = [os.path.relpath(each.path, folder) for each in contents.all if each.path not in files]

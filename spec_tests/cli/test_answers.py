@@ -381,6 +381,7 @@ def test_the_text_of_a_report_is_what_its_command_prints(
     cut = sorted(Path().glob("odd.svdata*"))[0]
     cut.write_bytes(cut.read_bytes()[:-1])
     prints(sv.verify("odd"), "verify", "odd")
+    prints(sv.verify("."), "verify", ".")
     prints(sv.diff("a", "b"), "diff", "a", "b")
     prints(sv.reshard("a", "c", force=True), "reshard", "a", "c", "--force")
     prints(sv.reshard("a", "d.npz"), "reshard", "a", "d.npz", "--force")

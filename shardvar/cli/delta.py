@@ -4,8 +4,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
 
-from shardvar.cli.output import answer, note, print_json, progress, say, short_path
-from shardvar.cli.verify import payload_nbytes
+from shardvar.cli.output import answer, note, payload_nbytes, print_json, progress, say, short_path
 from shardvar.errors import ArgumentError
 from shardvar.verbs.delta.join import compact_deltas
 from shardvar.verbs.delta.make import delta

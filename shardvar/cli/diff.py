@@ -24,9 +24,12 @@ from shardvar.cli.output import (
     at_terminal,
     can_print,
     count,
+    executor_of,
     human_shape,
     note,
     note_dequantized,
+    note_unread,
+    payload_nbytes,
     print_json,
     print_table,
     printable,
@@ -37,7 +40,6 @@ from shardvar.cli.output import (
 )
 from shardvar.cli.tree import fold_keys, fold_words, print_problems
 from shardvar.cli.usage import parse_renames
-from shardvar.cli.verify import executor_of, note_unread, payload_nbytes
 from shardvar.errors import ArgumentError, ShardvarError
 from shardvar.layout.dtypes import is_number
 from shardvar.verbs.compare.comparison import (

@@ -16,12 +16,14 @@ from shardvar.cli.output import (
     at_terminal,
     count,
     ellipsis,
+    executor_of,
     human_size,
     human_tensors,
     human_time,
     note,
     one_line,
     paths_as_typed,
+    payload_nbytes,
     print_json,
     printable,
     progress,
@@ -31,7 +33,6 @@ from shardvar.cli.output import (
     shortened,
     terminal_size,
 )
-from shardvar.cli.verify import executor_of, payload_nbytes
 from shardvar.errors import ArgumentError
 from shardvar.verbs.compare.digest import DigestReport, digest
 from shardvar.verbs.compare.manifest import (
@@ -43,7 +44,7 @@ from shardvar.verbs.compare.manifest import (
     write_manifest,
 )
 from shardvar.verbs.locate import find_checkpoint
-from shardvar.verbs.reports import Damage, lines_of_problems
+from shardvar.verbs.problems import Damage, lines_of_problems
 
 _SAME, _DIFFERENT, _UNREADABLE = 0, 1, 3
 

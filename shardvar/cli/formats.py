@@ -10,7 +10,7 @@ from typing import Any
 
 from shardvar.cli.output import print_json, print_table
 from shardvar.formats.table import about_format, all_formats
-from shardvar.verbs.reports import SCHEMA
+from shardvar.verbs.problems import SCHEMA
 
 _LEAST_NEEDED = (1, 5, 3)
 """The columns that a narrow terminal leaves out, first to last: the words about a format, its

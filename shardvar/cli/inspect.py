@@ -17,7 +17,6 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from shardvar.cli.output import (
@@ -63,6 +62,7 @@ from shardvar.cli.usage import parse_count
 from shardvar.errors import ArgumentError, CheckpointError, ReadError
 from shardvar.limits import MAX_NAMED
 from shardvar.planning.index import DELTA, find_ties, take_tensors
+from shardvar.records import replace
 from shardvar.storage.concurrency import without_collection
 from shardvar.verbs.locate import find_below, look_at, only_one
 from shardvar.verbs.parameters import ParameterCount, empty_note, is_optimizer_state
@@ -70,7 +70,7 @@ from shardvar.verbs.reader import Reader, open_found
 from shardvar.wire.strict_json import parse_json
 
 if TYPE_CHECKING:
-    from shardvar.verbs import reports
+    from shardvar.verbs import problems
     from shardvar.verbs.compare.blocks import ScalarValue, Statistics
     from shardvar.wire.damage import FileKind
 
@@ -167,9 +167,9 @@ def print_overview(
     for line in heading:
         first = line.split(",", maxsplit=1)[0]
         say(line, [path] if line.startswith(path) else [first] if " parameter" in first else [])
-    faults: list[reports.Damage] = []
+    faults: list[problems.Damage] = []
     if any(each.fault for each in tensors):
-        from shardvar.verbs.reports import Damage  # most checkpoints have no fault
+        from shardvar.verbs.problems import Damage  # most checkpoints have no fault
 
         faults.extend(Damage.of(each.fault, each.key) for each in tensors if each.fault)
     taken = 0  # the lines around the tree, at a terminal
@@ -203,7 +203,7 @@ def print_overview(
             print()
             print_statistics(tensors, measured, lines_left(taken) if is_folded else None)
     if wrong := reader.source.file_faults():
-        from shardvar.verbs.reports import untold
+        from shardvar.verbs.problems import untold
 
         if files := untold(wrong, faults):
             put("", f"{count(len(files), 'file')} damaged:")
@@ -564,7 +564,7 @@ def _print_json(
     arguments: Namespace,
     delta: "FileKind | None",
 ) -> None:
-    from shardvar.verbs.reports import SCHEMA, untold  # lines need no report
+    from shardvar.verbs.problems import SCHEMA, untold  # lines need no report
 
     metadata = reader.metadata
     counted = {

@@ -9,7 +9,6 @@ import os
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from time import time
 
@@ -32,6 +31,7 @@ from shardvar.cli.output import (
 from shardvar.errors import ArgumentError, CheckpointError, ShardvarError
 from shardvar.formats.parts import PartsFormat
 from shardvar.pictures.words import named, natural_key
+from shardvar.records import dataclass
 from shardvar.storage.posix import inner_links
 from shardvar.verbs.locate import Location, SplitPath, arrays_alone, exact_path
 from shardvar.verbs.newest import (
@@ -42,8 +42,8 @@ from shardvar.verbs.newest import (
     find_newest,
     newest_among,
 )
+from shardvar.verbs.problems import SCHEMA
 from shardvar.verbs.reader import Reader, settings_in
-from shardvar.verbs.reports import SCHEMA
 
 _HEADERS = ("checkpoint", "format", "tensors", "size", "saved", "")
 _SAVED, _REMARKS = 4, 5

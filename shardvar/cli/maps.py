@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def execute(arguments: Namespace) -> int:
     from shardvar.maps.map import Map, shipped_maps
-    from shardvar.verbs.reports import SCHEMA
+    from shardvar.verbs.problems import SCHEMA
 
     name = arguments.name
     names = [each for each in shipped_maps() if name is None or name.lower() in each]
@@ -53,7 +53,7 @@ def _print_list(names: Sequence[str], arguments: Namespace) -> None:
         _print_groups(names)
         return
     from shardvar.maps.map import Map
-    from shardvar.verbs.reports import SCHEMA
+    from shardvar.verbs.problems import SCHEMA
 
     maps = [(name, Map.read(name)) for name in names]
     if arguments.json:

@@ -22,7 +22,7 @@ from textwrap import wrap
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
 
-from shardvar.errors import ShardvarError
+from shardvar.errors import AmbiguousPath, CheckpointError, MissingExtra, ShardvarError
 from shardvar.pictures.words import (
     all_tensors,
     count,
@@ -39,6 +39,8 @@ from shardvar.pictures.words import (
 )
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from rich.text import Text
 
     from shardvar.verbs.reader import Reader
@@ -693,3 +695,40 @@ def note_dequantized(paths: Iterable[str], dequantize: bool | str) -> None:
     for path in paths if dequantize is not False else ():
         with open_checkpoint(path, dequantize=dequantize) as reader:
             note_numbers(reader, dequantize)
+
+
+@contextmanager
+def executor_of(arguments: Namespace) -> Iterator["Executor | None"]:
+    """Start the workers that the options ask for, and end them; None if they ask for none."""
+    if arguments.workers is None and arguments.dask is None:
+        yield None
+        return
+    from shardvar.cli.workers import started
+
+    with started(arguments.workers, arguments.dask, note) as executor:
+        yield executor
+
+
+_MOST_UNREAD = 5
+"""The files that a note names."""
+
+
+def note_unread(what: str, names: Sequence[str], everything: bool) -> None:
+    most = len(names) if everything else _MOST_UNREAD
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    note(f"note: {what}: {', '.join(map(printable, names[:most]))}{more}")
+
+
+def payload_nbytes(path: str) -> int:
+    """Return the payload bytes of a checkpoint, for a progress bar; 0 if unreadable."""
+    from shardvar.verbs.reader import open_checkpoint
+
+    return nbytes_of(lambda: open_checkpoint(path))
+
+
+def nbytes_of(opened: Callable[[], "Reader"]) -> int:
+    try:
+        with opened() as reader:
+            return int(reader.entries().slices.nbytes.sum())
+    except (AmbiguousPath, CheckpointError, MissingExtra):
+        return 0

@@ -8,7 +8,6 @@ import shlex
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -20,10 +19,12 @@ from shardvar.cli.output import (
     answer,
     at_terminal,
     count,
+    executor_of,
     human_size,
     note,
     note_dequantized,
     one_line,
+    payload_nbytes,
     print_json,
     print_table,
     printable,
@@ -34,11 +35,15 @@ from shardvar.cli.output import (
     short_path,
 )
 from shardvar.cli.tree import print_problems
-from shardvar.cli.usage import parse_casts, parse_count, parse_pairs, parse_renames, parse_size
+from shardvar.cli.usage import (
+    parse_casts,
+    parse_count,
+    parse_pairs,
+    parse_renames,
+    parse_size,
+)
 from shardvar.cli.verify import (
     code_of_report,
-    executor_of,
-    payload_nbytes,
     print_report,
     verify_with_progress,
 )
@@ -57,19 +62,16 @@ from shardvar.planning.policies import (
     ShardByDevicePolicy,
     TablePolicy,
 )
+from shardvar.records import replace
 from shardvar.storage.local import is_url
 from shardvar.verbs.joining import Join, Spec
 from shardvar.verbs.locate import exact_path, find_checkpoint, find_target
 from shardvar.verbs.model_folder import paths_of_components
+from shardvar.verbs.problems import lines_of_problems
 from shardvar.verbs.reader import open_checkpoint
-from shardvar.verbs.reports import (
-    VerifyReport,
-    WriteReport,
-    facts_of_write,
-    lines_of_problems,
-    sizes_of_write,
-)
+from shardvar.verbs.reports import WriteReport, facts_of_write, sizes_of_write
 from shardvar.verbs.reshard import Conversions, reshard
+from shardvar.verbs.verdicts import VerifyReport
 
 if TYPE_CHECKING:
     from shardvar.maps.map import Map

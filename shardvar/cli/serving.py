@@ -28,8 +28,8 @@ from shardvar.errors import ArgumentError, ShardvarError
 from shardvar.forks import new_lock
 from shardvar.layout.dtypes import is_number, json_number
 from shardvar.verbs.compare.blocks import Statistics, measure
+from shardvar.verbs.problems import SCHEMA
 from shardvar.verbs.reader import Reader
-from shardvar.verbs.reports import SCHEMA
 from shardvar.view.collect import JsonColumns
 
 PageAnswer = Callable[[Mapping[str, str]], JsonColumns]

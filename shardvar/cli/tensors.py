@@ -9,7 +9,6 @@ that no sum changes.
 
 import re
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,6 +28,7 @@ from shardvar.cli.output import (
 from shardvar.cli.tree import Line, file_number, number_ranges
 from shardvar.errors import ReadError
 from shardvar.planning.index import NO_CHECKSUM
+from shardvar.records import dataclass, field
 from shardvar.storage.concurrency import without_collection
 from shardvar.verbs.parameters import count_parameters, is_optimizer_state
 from shardvar.verbs.reader import Reader, settings_in
@@ -102,7 +102,7 @@ class Tensor(NamedTuple):
         return "" if self.fault is None else _MARKS.get(type(self.fault).__name__, "unreadable")
 
     def to_json(self) -> dict[str, Any]:
-        from shardvar.verbs.reports import Damage  # lines need no report
+        from shardvar.verbs.problems import Damage  # lines need no report
 
         return {
             "key": self.key,

@@ -15,7 +15,6 @@ sentence for each. The remedy is printed once, below.
 
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import prod
 from textwrap import wrap
@@ -35,10 +34,11 @@ from shardvar.cli.output import (
     terminal_size,
 )
 from shardvar.pictures.words import in_command, natural_key
+from shardvar.records import dataclass, field, replace
 from shardvar.verbs.parameters import PROJECTIONS
 
 if TYPE_CHECKING:
-    from shardvar.verbs.reports import Cause, Damage
+    from shardvar.verbs.problems import Cause, Damage
 
 _MOST_LEVELS = 32
 """The most times that a key is cut; the rest stays together, which bounds the recursion."""
@@ -443,7 +443,7 @@ def print_problems(
     most: int | None = None,
 ) -> bool:
     """Print problems, at a terminal at most ``most`` causes; return True if each tensor was named."""
-    from shardvar.verbs.reports import lines_of_problems
+    from shardvar.verbs.problems import lines_of_problems
 
     if everything or not at_terminal():
         for line in lines_of_problems(indent + pipe, problems, everything):
@@ -495,7 +495,7 @@ def problem_lines(
 
 def _causes(problems: "Sequence[Damage]") -> "list[Cause]":
     """Return the causes of problems, causes with a file first, in natural order."""
-    from shardvar.verbs.reports import main_causes_of  # most checkpoints have no problem
+    from shardvar.verbs.problems import main_causes_of  # most checkpoints have no problem
 
     # The file and the word are not repeated for each tensor.
     told = main_causes_of(

@@ -11,7 +11,7 @@ from shardvar import vectors
 from shardvar.cli.output import count, human_size, print_json, print_table, printable, put
 from shardvar.errors import ArgumentError, StorageError, TargetExists
 from shardvar.storage.local import split_path
-from shardvar.verbs.reports import SCHEMA
+from shardvar.verbs.problems import SCHEMA
 
 
 def execute(arguments: Namespace) -> int:

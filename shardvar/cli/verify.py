@@ -8,19 +8,20 @@
 
 import shlex
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from functools import partial
 from typing import Any
 
 from shardvar.cli.output import (
     answer,
     at_terminal,
+    executor_of,
+    nbytes_of,
     note,
+    note_unread,
     one_line,
     print_json,
-    printable,
     progress,
     say,
     seen_from_here,
@@ -28,10 +29,8 @@ from shardvar.cli.output import (
 )
 from shardvar.cli.tree import print_problems
 from shardvar.errors import (
-    AmbiguousPath,
     ArgumentError,
     CheckpointError,
-    MissingExtra,
     ShardvarError,
 )
 from shardvar.formats.files import open_below
@@ -39,14 +38,13 @@ from shardvar.formats.table import format_named
 from shardvar.pictures.words import in_command
 from shardvar.verbs.compare.manifest import manifest_beside, read_against, sums_beside
 from shardvar.verbs.locate import Location
-from shardvar.verbs.reader import Reader, open_checkpoint, open_found
-from shardvar.verbs.reports import (
+from shardvar.verbs.problems import SCHEMA, lines_of_problems
+from shardvar.verbs.reader import open_found
+from shardvar.verbs.verdicts import (
     OK,
-    SCHEMA,
     VerifyReport,
     compared_of,
     facts_of_verify,
-    lines_of_problems,
     num_damaged,
     problems_of,
     tally_of,
@@ -60,21 +58,7 @@ from shardvar.verbs.verify import (
     verify_location,
 )
 
-
-@contextmanager
-def executor_of(arguments: Namespace) -> Iterator[Executor | None]:
-    """Start the workers that the options ask for, and end them; None if they ask for none."""
-    if arguments.workers is None and arguments.dask is None:
-        yield None
-        return
-    from shardvar.cli.workers import started
-
-    with started(arguments.workers, arguments.dask) as executor:
-        yield executor
-
-
 _OK, _NO, _NOT_VERIFIED = 0, 1, 3
-_MOST_NAMED = 5  # files in a note
 
 
 def execute(arguments: Namespace) -> int:
@@ -145,12 +129,6 @@ def _refused(error: ShardvarError) -> dict[str, str]:
     return {"kind": type(error).__name__, "cause": error.cause, "remedy": remedy}
 
 
-def note_unread(what: str, names: Sequence[str], everything: bool) -> None:
-    most = len(names) if everything else _MOST_NAMED
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    note(f"note: {what}: {', '.join(map(printable, names[:most]))}{more}")
-
-
 def _space() -> None:
     # Only a terminal has paragraphs.
     if at_terminal():
@@ -196,7 +174,7 @@ def verify_with_progress(
         for line in lines_of_problems("damaged: ", verify_location(found, quick=True).damages):
             note(line)
         nbytes, against = (
-            _payload_nbytes(lambda: open_found(found, dequantize=False)),
+            nbytes_of(lambda: open_found(found, dequantize=False)),
             options.get("against"),
         )
         # All payloads are read once more for digests, and files for their checksums.
@@ -213,19 +191,6 @@ def verify_with_progress(
         return verify_location(found, executor=executor, **options)
     with progress("verifying", total) as advance:
         return verify_location(found, advance, executor=executor, **options)
-
-
-def payload_nbytes(path: str) -> int:
-    """Return the payload bytes of a checkpoint, for a progress bar; 0 if unreadable."""
-    return _payload_nbytes(lambda: open_checkpoint(path))
-
-
-def _payload_nbytes(opened: Callable[[], Reader]) -> int:
-    try:
-        with opened() as reader:
-            return int(reader.entries().slices.nbytes.sum())
-    except (AmbiguousPath, CheckpointError, MissingExtra):
-        return 0
 
 
 def print_report(

@@ -14,7 +14,6 @@ import secrets
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +42,16 @@ from shardvar.errors import (
 from shardvar.formats.published import delta_of
 from shardvar.formats.table import stem_of_name, usual_name
 from shardvar.layout.dtypes import Ints
+from shardvar.records import dataclass, replace
 from shardvar.storage.local import is_url, split_path
 from shardvar.verbs.compare.blocks import Statistics, histograms, measure, read_scalars
 from shardvar.verbs.compare.comparison import DiffReport
 from shardvar.verbs.locate import Location, find_checkpoint
 from shardvar.verbs.mapping import renamed_reader
+from shardvar.verbs.problems import SCHEMA
 from shardvar.verbs.reader import Reader, open_found
 from shardvar.verbs.renaming import matches_any
-from shardvar.verbs.reports import SCHEMA, WriteReport
+from shardvar.verbs.reports import WriteReport
 from shardvar.view.collect import (
     JsonColumns,
     StatisticsByKey,

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import ParamSpec, TypeVar
 
-from shardvar.cli.output import note
 from shardvar.cli.usage import parse_count
 from shardvar.errors import ArgumentError, StorageError
 from shardvar.verbs.together.executors import end_with_parent, interrupt_task
@@ -24,13 +23,15 @@ _CLOSE_SECONDS = 5  # for a client, which tries longer to reach a scheduler that
 
 
 @contextmanager
-def started(workers: str | None, address: str | None) -> Iterator[Executor | None]:
+def started(
+    workers: str | None, address: str | None, note: Callable[[str], None]
+) -> Iterator[Executor | None]:
     """Start the workers of ``--workers`` or ``--dask``, and end them; None for a single one."""
     if workers is not None and address is not None:
         raise ArgumentError("--workers and --dask are both given.", "Give one of them.")
     count = 1 if workers is None else parse_count(workers, "--workers")
     if address is not None:
-        with _cluster(address) as executor:
+        with _cluster(address, note) as executor:
             yield executor
     elif count == 1:
         yield None
@@ -59,7 +60,7 @@ def _begin() -> None:
 
 
 @contextmanager
-def _cluster(address: str) -> Iterator[Executor]:
+def _cluster(address: str, note: Callable[[str], None]) -> Iterator[Executor]:
     """The workers of a cluster, by its scheduler's address; ``StorageError`` without answer."""
     if any(mark in address for mark in "@?;&"):
         cause = (

@@ -26,7 +26,6 @@ To change the order of anything here changes results: nothing may be added by Nu
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import product
 from math import factorial, prod
@@ -39,6 +38,7 @@ import numpy.typing as npt
 from shardvar.forks import new_lock
 from shardvar.maps.expressions import TermTree, float_of
 from shardvar.maps.plan import Arithmetic, View
+from shardvar.records import dataclass, field
 
 Float64s = npt.NDArray[np.float64]
 _MOST_HELD = 1 << 18

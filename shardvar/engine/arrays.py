@@ -28,7 +28,6 @@ element.
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Self, cast
 
 import numpy as np
@@ -42,6 +41,7 @@ from shardvar.layout.region import intersect, regions_of_range
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
 from shardvar.planning.plan import CopyTable, Plan
 from shardvar.planning.slices import Columns, SliceTable, widen
+from shardvar.records import dataclass, field, replace
 from shardvar.wire import strings
 
 

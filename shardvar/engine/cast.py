@@ -8,7 +8,6 @@ a finite number that becomes infinite, an integer that does not fit, a fraction 
 integer, an imaginary part that is dropped.
 """
 
-from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import ml_dtypes
@@ -32,6 +31,7 @@ from shardvar.layout.dtypes import (
 )
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
 from shardvar.planning.slices import SliceTable
+from shardvar.records import dataclass, replace
 
 _integer_info: Any = ml_dtypes.iinfo  # without types in its package
 _float_info: Any = ml_dtypes.finfo

@@ -25,7 +25,6 @@ returned.
 
 from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from threading import RLock
 from typing import Any, Self
@@ -47,6 +46,7 @@ from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Bools, Ints
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
 from shardvar.planning.slices import Columns
+from shardvar.records import dataclass, field
 
 _MOST_NOTED = 64  # Reads after which their checksums are compared, so that damage is found soon
 

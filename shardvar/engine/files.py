@@ -36,7 +36,6 @@ its last one is written.
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, cast
@@ -70,6 +69,7 @@ from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints
 from shardvar.planning.index import EntryTable
 from shardvar.planning.plan import Plan
 from shardvar.planning.slices import widen
+from shardvar.records import dataclass, replace
 from shardvar.storage.protocol import Storage, WritableFile
 
 _WRITE_NBYTES = 512 << 10

@@ -30,7 +30,6 @@ in order, and one thread may still be at the end of the last one.
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 from threading import RLock
@@ -45,6 +44,7 @@ from shardvar.layout.dtypes import Ints
 from shardvar.layout.region import Region
 from shardvar.maps.plan import Piece, View
 from shardvar.planning.slices import SliceTable
+from shardvar.records import dataclass, field, replace
 
 IndexTuple = tuple[int, ...]  # One number for each index of a piece
 

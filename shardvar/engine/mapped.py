@@ -33,7 +33,6 @@ these use, with new numbers. It opens the checkpoint by itself.
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from math import prod
@@ -69,6 +68,7 @@ from shardvar.layout.region import Region, regions_of_range
 from shardvar.maps.plan import MapPlan, Piece, Target, View
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
+from shardvar.records import dataclass, field, replace
 from shardvar.storage.scratch import HeldPages
 
 PORTION = 1 << 16  # elements that are computed at a time; in float64 they stay in the cache

@@ -44,7 +44,6 @@ from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field
 from functools import partial
 from threading import RLock
 from typing import Any
@@ -75,6 +74,7 @@ from shardvar.forks import new_lock
 from shardvar.formats.protocol import Source, WrappedSource
 from shardvar.layout.dtypes import Bools, Ints
 from shardvar.planning.index import EntryTable
+from shardvar.records import dataclass, field
 from shardvar.storage.concurrency import IN_FLIGHT_NBYTES, exactly
 from shardvar.storage.protocol import Traits
 

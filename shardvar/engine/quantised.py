@@ -30,7 +30,6 @@ where there is only a checksum of the whole, the whole payload once.
 
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from threading import RLock
 from typing import Any
@@ -47,6 +46,7 @@ from shardvar.forks import new_lock
 from shardvar.layout.dtypes import Array, Bools, Ints, numpy_dtype
 from shardvar.layout.region import Region, regions_of_range
 from shardvar.planning.index import EntryTable, TableIndex
+from shardvar.records import dataclass, field
 
 Floats = npt.NDArray[np.float32]
 

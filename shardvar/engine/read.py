@@ -59,7 +59,6 @@ Any thread may read, and each checksum on the way is compared: at the latest by 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from math import prod
 from operator import mul
 from typing import Any, Self, TypeVar
@@ -98,6 +97,7 @@ from shardvar.layout.region import Region, intersect, regions_of_range
 from shardvar.planning.index import EntryTable, take_tensors
 from shardvar.planning.plan import CopyTable, Plan, plan_copies
 from shardvar.planning.slices import Columns, SliceTable, widen
+from shardvar.records import dataclass, replace
 from shardvar.wire import strings
 
 _DENSE = 4  # a span at most this many times larger than the region in it is read in one go

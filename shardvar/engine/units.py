@@ -20,7 +20,6 @@ that have a checksum by themselves. A band can be less: its checksums are put to
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from shardvar.engine.pool import BLOCK_NBYTES, SMALL_NBYTES, block_ranges
 from shardvar.formats.protocol import FileChecksums, FileWriter
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints
 from shardvar.planning.slices import SliceTable, sum_by
+from shardvar.records import dataclass
 
 BATCH_NBYTES = 7 * BLOCK_NBYTES
 """Units that are read together take so much; with the block that is being read, eight blocks a

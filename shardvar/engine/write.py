@@ -19,7 +19,6 @@ change: the sources and the tensors count the rest.
 import json
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
 from operator import attrgetter
 
 import numpy as np
@@ -34,6 +33,7 @@ from shardvar.layout.dtypes import ITEMSIZES, Ints
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, RunChecksums
 from shardvar.planning.plan import CopyTable, Plan
 from shardvar.planning.slices import Assignment, SliceTable
+from shardvar.records import dataclass, replace
 from shardvar.storage.concurrency import as_answered, do_all
 from shardvar.storage.protocol import Storage
 from shardvar.wire.strict_json import parse_json

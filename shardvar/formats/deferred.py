@@ -10,7 +10,6 @@ when it is listed.
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import chain
 from threading import RLock
 from typing import Any, NamedTuple, Protocol, Self, cast, runtime_checkable
@@ -33,6 +32,7 @@ from shardvar.planning.index import (
     unknown_key,
 )
 from shardvar.planning.slices import SliceTable
+from shardvar.records import dataclass, field, replace
 
 # Payloads that are read together with their frames, and with their neighbours.
 #

@@ -18,7 +18,6 @@ from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from enum import Enum
 from threading import RLock
 from typing import TypeVar
@@ -43,6 +42,7 @@ from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Ints
 from shardvar.pictures.words import named
 from shardvar.planning.index import EntryTable
+from shardvar.records import dataclass, field
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.posix import check_stays_inside
 from shardvar.storage.protocol import FileOpener, ReadableFile, Storage, Traits

@@ -13,7 +13,6 @@ Nothing in a file tells if its data were changed: it has no checksums.
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -40,6 +39,7 @@ from shardvar.formats.listing import (
 )
 from shardvar.formats.protocol import Finding
 from shardvar.planning.index import Metadata
+from shardvar.records import replace
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, invalid
 from shardvar.wire.ggml import BLOCKS, NUMBERS, BlockType, dequantize

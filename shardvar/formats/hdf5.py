@@ -58,7 +58,6 @@ import io
 import struct
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import count, takewhile
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -80,6 +79,7 @@ from shardvar.extras import missing_extra
 from shardvar.formats.listing import check_size
 from shardvar.layout.dtypes import NAMES, dtype_name, is_opaque, numpy_dtype
 from shardvar.limits import MAX_INFLATION, MAX_KEY_NBYTES, MAX_NBYTES, MAX_PAYLOAD_EXPANSION
+from shardvar.records import dataclass, field
 from shardvar.storage.protocol import ReadableFile
 from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, check_key, invalid, malformed, past_limit
 

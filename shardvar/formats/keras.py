@@ -20,7 +20,6 @@ of, are not read.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from threading import RLock
 
@@ -49,6 +48,7 @@ from shardvar.formats.protocol import Finding
 from shardvar.formats.sets import is_bare
 from shardvar.limits import MAX_HEADER_NBYTES
 from shardvar.planning.index import EntryTable, Metadata
+from shardvar.records import dataclass, field
 from shardvar.storage.protocol import Storage
 from shardvar.wire import strict_json
 from shardvar.wire.crc import CRC32

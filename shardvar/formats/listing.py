@@ -13,7 +13,6 @@ gives a subclass of it.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, NamedTuple, cast
 
@@ -34,6 +33,7 @@ from shardvar.planning.index import (
     find_shared,
 )
 from shardvar.planning.slices import TensorTable
+from shardvar.records import dataclass, field, replace
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import invalid, past_limit
 from shardvar.wire.plain import build_objects, encode_value

@@ -20,7 +20,6 @@ An object that cannot be decoded is a fault of its key. A document that cannot i
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -46,6 +45,7 @@ from shardvar.planning.index import (
     unknown_key,
 )
 from shardvar.planning.slices import Capabilities, TensorTable
+from shardvar.records import dataclass, field, replace
 from shardvar.wire import strings
 from shardvar.wire.damage import WRITE_AGAIN, corrupt, invalid, past_limit
 from shardvar.wire.plain import (

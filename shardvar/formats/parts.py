@@ -24,7 +24,6 @@ with it. A format that joins such files comes first, as pt does for
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
@@ -49,6 +48,7 @@ from shardvar.formats.sets import (
 from shardvar.formats.table import COMMON, formats_marked
 from shardvar.pictures.words import message, named
 from shardvar.planning.slices import Capabilities
+from shardvar.records import dataclass
 from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import INTERRUPTED, FileKind

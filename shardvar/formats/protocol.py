@@ -26,7 +26,6 @@ index last. Nothing is visible before.
 from abc import ABC, abstractmethod, update_abstractmethods
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -38,6 +37,7 @@ from shardvar.layout.dtypes import Bools, Ints
 from shardvar.pictures.words import message
 from shardvar.planning.index import EntryTable, Index, Metadata
 from shardvar.planning.slices import Assignment, Capabilities, SliceTable
+from shardvar.records import dataclass, field
 from shardvar.storage.protocol import Storage, Traits
 from shardvar.wire.crc import CRC32C, Checksum
 

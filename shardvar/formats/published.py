@@ -18,7 +18,6 @@ The first two are read (``verbs.delta.dialects``); the others are named and refu
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 
 from shardvar.errors import ShardvarError, UnsupportedError
 from shardvar.formats.files import read_beginning
@@ -26,6 +25,7 @@ from shardvar.formats.sets import DELTA_ENCODING
 from shardvar.pictures.words import message
 from shardvar.planning.index import DELTA, Index
 from shardvar.planning.slices import TensorTable
+from shardvar.records import dataclass
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import FileKind
 from shardvar.wire.strict_json import parse_json

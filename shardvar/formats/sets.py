@@ -13,7 +13,6 @@ key that the index does not name in a file is a finding.
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from shardvar.errors import (
@@ -28,6 +27,7 @@ from shardvar.formats.files import look_into
 from shardvar.formats.protocol import Finding
 from shardvar.limits import MAX_HEADER_NBYTES
 from shardvar.pictures.words import named
+from shardvar.records import dataclass
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire import strict_json
 from shardvar.wire.damage import (

@@ -19,7 +19,6 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
@@ -41,6 +40,7 @@ from shardvar.formats.protocol import FileChecksums, FileWriter, Format, NewChec
 from shardvar.formats.unfinished import JOURNAL_ENDING
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.slices import SliceTable, check_holds
+from shardvar.records import dataclass, field
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import Storage
 

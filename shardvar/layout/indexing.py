@@ -20,7 +20,6 @@ once, and points that follow each other come together:
     x[[7, 3, -6, 2]] of 13 rows     points 7 3 7 2    regions 2:4 and 7:8    picked 2 1 2 0
 """
 
-from dataclasses import dataclass
 from math import prod
 from operator import index
 from typing import Any
@@ -30,6 +29,7 @@ import numpy as np
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
 from shardvar.layout.dtypes import Array, Ints, Shape
 from shardvar.layout.region import Region
+from shardvar.records import dataclass
 
 Pick = tuple[slice | int | None, ...]  # a basic index that is applied to an array that was read
 

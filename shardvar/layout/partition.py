@@ -28,7 +28,6 @@ A new form is read in ``read_cut``, and nowhere else.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from inspect import Parameter, signature
 from itertools import accumulate, product
 from math import prod
@@ -41,6 +40,7 @@ from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
 from shardvar.layout.dtypes import Ints, Shape
 from shardvar.layout.region import Region, find_overlap, read_integer, read_integers, subtract_all
 from shardvar.limits import MAX_PARTS
+from shardvar.records import dataclass
 
 _AXIS = "axis of a PartitionSpec"  # the name of what a spec has, for errors
 

@@ -15,12 +15,12 @@ elements of zero bytes. A dimension may be None (unknown) where the rule does no
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from operator import index
 from typing import Any, Literal, Protocol, get_args
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
 from shardvar.layout.dtypes import ITEMSIZES, STRING, VARIANT, code, parse_dtype
+from shardvar.records import dataclass
 
 PartialShape = Sequence[int | None]
 Rounding = Literal["floor", "ceil"]

@@ -19,12 +19,12 @@ number is rounded once, to float64, when it meets a tensor.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from decimal import Context, Decimal, DecimalException
 from fractions import Fraction
 from typing import Any
 
 from shardvar.errors import MapError
+from shardvar.records import dataclass
 
 TermTree = Any
 """See the module."""

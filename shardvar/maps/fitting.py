@@ -18,7 +18,6 @@ nothing is returned, and the plain way (``matching``, ``contributions``) finds t
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, compress, count, product
 from math import prod
@@ -74,6 +73,7 @@ from shardvar.maps.proof import (
     piece_of,
     target_key,
 )
+from shardvar.records import dataclass, field, replace
 
 _WORDS = {"true": 1.0, "false": 0.0}
 

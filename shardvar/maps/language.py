@@ -30,7 +30,6 @@ A rule whose target begins with ``$`` is put into the rules that use it: $v[o i]
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from itertools import pairwise
 
@@ -49,6 +48,7 @@ from shardvar.maps.expressions import (
     tree_names,
 )
 from shardvar.pictures.words import similar
+from shardvar.records import dataclass, field, replace
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 AxisNames = tuple[str, ...]

@@ -28,7 +28,6 @@ import os
 import re
 import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from math import prod
@@ -63,6 +62,7 @@ from shardvar.maps.matching import (
 from shardvar.maps.proof import TensorFacts
 from shardvar.maps.report import MapReport, map_report
 from shardvar.maps.substitution import put_in
+from shardvar.records import dataclass, field, replace
 from shardvar.storage.local import split_place
 
 _RANK_KEY = re.compile(r"(0|[1-9][0-9]{0,8})/(.+)", re.DOTALL)

@@ -22,7 +22,6 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from decimal import Decimal
 from difflib import SequenceMatcher, get_close_matches
 from fractions import Fraction
@@ -45,6 +44,7 @@ from shardvar.maps.language import (
     WordPart,
 )
 from shardvar.pictures.words import similar
+from shardvar.records import dataclass, field
 from shardvar.storage.local import split_place
 from shardvar.wire.strict_json import parse_json
 

@@ -12,13 +12,13 @@ one thing, and no tensor is ever reshaped.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from shardvar.layout.dtypes import Bools
 from shardvar.maps.expressions import TermTree
 from shardvar.planning.slices import TensorTable
+from shardvar.records import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

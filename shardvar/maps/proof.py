@@ -13,7 +13,6 @@ shape is known.
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 
@@ -45,6 +44,7 @@ from shardvar.maps.matching import (
 )
 from shardvar.maps.plan import Piece, View
 from shardvar.pictures.words import human_shape
+from shardvar.records import dataclass, field
 
 _MOST_BOXES = 1 << 22
 """Boxes of one tensor, about 100 bytes each."""

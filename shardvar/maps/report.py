@@ -1,7 +1,6 @@
 """The report of a map on a checkpoint: a table of its rules, and the problems."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from shardvar.limits import MAX_NAMED
@@ -10,6 +9,7 @@ from shardvar.maps.language import MapRule
 from shardvar.maps.plan import MapPlan
 from shardvar.maps.proof import MOST_PROBLEMS, Problem, TensorFacts
 from shardvar.pictures.words import human_shape, message, printable
+from shardvar.records import asdict, dataclass, field, replace
 
 _WIDEST = 120
 """The width up to which a column is padded; a longer cell shifts its row."""

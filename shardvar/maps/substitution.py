@@ -8,7 +8,6 @@ name, if the rule that uses it has one of its name.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from shardvar.errors import MapError
 from shardvar.maps.expressions import TermTree, is_constant, replaced, subtrees
@@ -21,6 +20,7 @@ from shardvar.maps.language import (
     Side,
     anchor_of,
 )
+from shardvar.records import replace
 
 
 def put_in(rules: Sequence[MapRule]) -> list[MapRule]:

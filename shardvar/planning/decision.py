@@ -18,7 +18,6 @@ To add a restriction, write a ``find_*`` that lists its losses, and call it in `
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from fnmatch import translate
 from operator import itemgetter
 from typing import Any
@@ -42,6 +41,7 @@ from shardvar.planning.slices import (
     stack,
     widen,
 )
+from shardvar.records import dataclass, replace
 
 _NAMED = 256  # Losses that an error lists; more have one common cause, and are counted
 

@@ -19,7 +19,6 @@ searched, and the search ends at the first overlap; many are proven to tile the 
 import re
 from abc import abstractmethod
 from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
-from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol, Self
 
 import numpy as np
@@ -37,6 +36,7 @@ from shardvar.layout.region import Region, find_flaw, find_overlap
 from shardvar.limits import MAX_PAYLOAD_EXPANSION
 from shardvar.pictures.words import similar
 from shardvar.planning.slices import SliceTable, TensorSlice, concatenate
+from shardvar.records import dataclass, field, replace
 
 # A checksum has 32 bits and is not negative, so -1 cannot be one.
 NO_CHECKSUM = -1

@@ -22,7 +22,6 @@ Each error names the processes that it is about.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -43,6 +42,7 @@ from shardvar.planning.index import (
     unknown_key,
 )
 from shardvar.planning.slices import Columns, SliceTable, TensorTable, sum_by, widen
+from shardvar.records import dataclass
 
 _NAMED = 8  # Processes that an error names; the others it counts
 

@@ -15,7 +15,6 @@ methods of ``SliceTable``; add new ones there, so that each is answered once.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple, Self
@@ -26,6 +25,7 @@ from shardvar.errors import InconsistentTensor, MalformedCheckpoint, Unsupported
 from shardvar.layout.dtypes import NAMES, OWN_SIZE, STRING, Array, Bools, Ints, code, slice_nbytes
 from shardvar.layout.region import Region
 from shardvar.limits import MAX_KEY_NBYTES, MAX_RANK
+from shardvar.records import dataclass, replace
 
 LOCAL_DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
 """The device of arrays that were not put on any."""

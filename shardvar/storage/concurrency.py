@@ -36,11 +36,11 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass, field
 from threading import Condition
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardvar.forks import new_lock
+from shardvar.records import dataclass, field
 from shardvar.storage.protocol import Traits
 
 if TYPE_CHECKING:

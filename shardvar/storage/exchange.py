@@ -30,9 +30,9 @@ import re
 import shutil
 from collections.abc import Callable, Collection, Iterable
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
 
 from shardvar.errors import StorageError
+from shardvar.records import dataclass, field
 from shardvar.storage.concurrency import Threads
 from shardvar.storage.posix import create_local, sync_path, writing
 

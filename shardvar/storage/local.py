@@ -31,7 +31,6 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 
 from shardvar.errors import (
     ArgumentError,
@@ -42,6 +41,7 @@ from shardvar.errors import (
     StorageError,
 )
 from shardvar.forks import unforked
+from shardvar.records import dataclass
 from shardvar.storage.posix import (
     LocalReadableFile,
     LocalWritableFile,

@@ -17,7 +17,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
@@ -34,6 +33,7 @@ from shardvar.errors import (
 )
 from shardvar.extras import missing_extra
 from shardvar.forks import new_lock
+from shardvar.records import dataclass, field, replace
 from shardvar.storage import requests
 from shardvar.storage.concurrency import Result, check_wanted
 from shardvar.storage.requests import (

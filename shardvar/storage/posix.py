@@ -41,7 +41,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING
 
@@ -56,6 +55,7 @@ from shardvar.errors import (
     UnsupportedError,
     replaced_error,
 )
+from shardvar.records import dataclass
 from shardvar.storage.protocol import ReadableFile
 
 if TYPE_CHECKING:

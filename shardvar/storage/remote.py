@@ -28,7 +28,6 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Any, Self
 
 from shardvar.errors import (
@@ -40,6 +39,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.forks import new_lock
+from shardvar.records import dataclass, field
 from shardvar.storage.concurrency import do_all, is_exact, uninterrupted
 from shardvar.storage.posix import check_range
 from shardvar.storage.protocol import FileStatus, ReadableFile, Traits, WritableFile

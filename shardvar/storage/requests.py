@@ -35,7 +35,6 @@ import re
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from threading import Condition
 from typing import Any, Literal, Protocol
 
@@ -52,6 +51,7 @@ from shardvar.errors import (
 )
 from shardvar.forks import new_lock
 from shardvar.pictures.words import named
+from shardvar.records import dataclass, field
 from shardvar.storage.concurrency import Result, check_wanted
 from shardvar.storage.protocol import FileStatus
 

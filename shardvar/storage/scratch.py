@@ -11,10 +11,10 @@ import mmap
 import os
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from threading import RLock
 
 from shardvar.forks import new_lock
+from shardvar.records import dataclass, field
 from shardvar.storage.posix import reading, writing
 
 

@@ -50,7 +50,6 @@ import socket
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from threading import RLock
 from typing import Any
@@ -65,6 +64,7 @@ from shardvar.errors import (
     log_warning,
 )
 from shardvar.forks import new_lock
+from shardvar.records import dataclass, field
 from shardvar.storage.concurrency import IN_FLIGHT_NBYTES, Room
 from shardvar.storage.posix import LocalReadableFile, LocalWritableFile, create_local, open_local
 from shardvar.storage.requests import (

@@ -23,7 +23,6 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException, responses
@@ -45,6 +44,7 @@ from shardvar.errors import (
 )
 from shardvar.extras import missing_extra
 from shardvar.forks import new_lock
+from shardvar.records import dataclass, field
 from shardvar.storage import requests
 from shardvar.storage.concurrency import Result
 from shardvar.storage.objects import OBJECT_SCHEMES, ObjectClient

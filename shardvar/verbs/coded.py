@@ -6,7 +6,6 @@ that does not fit is a fault of the codes, by their key and scheme.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from math import isfinite, prod
 from typing import Any
 
@@ -14,6 +13,7 @@ from shardvar.engine.quantised import Plane, Quantised
 from shardvar.errors import InvalidCheckpoint, ReadError, UnsupportedError
 from shardvar.layout.dtypes import ITEMSIZES, Array, Shape, code
 from shardvar.pictures.words import human_shape
+from shardvar.records import dataclass, field, replace
 from shardvar.verbs.parameters import layer_of
 
 DTYPES = ("bfloat16", "float16", "float32")

@@ -17,7 +17,6 @@ their keys: they cannot be read, and all others can.
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import prod
 from typing import Any, cast
@@ -52,6 +51,7 @@ from shardvar.planning.index import (
 )
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.slices import SliceTable, TensorTable, widen
+from shardvar.records import dataclass, field, replace
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.coded import CONFIG, DTYPES, KEEP, Model, StoredTensors
 from shardvar.verbs.joined_source import JoinedSource, RankSource

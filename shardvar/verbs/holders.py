@@ -21,7 +21,6 @@ Parts without elements are not stored, so a mesh with more devices than parts is
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -33,6 +32,7 @@ from shardvar.layout.meshes.named_sharding import parameter_servers
 from shardvar.layout.partition import Sizes, chunk, div
 from shardvar.planning.index import EntryTable
 from shardvar.planning.slices import SliceTable
+from shardvar.records import dataclass
 
 _MOST_DEVICES = 1024
 """Parts up to which FSDP2 over tensor parallelism is looked for: meshes are tried in turn."""

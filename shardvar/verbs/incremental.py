@@ -9,7 +9,6 @@ refer    to the entries of equal tensors; all others are written
 import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import cast
 
@@ -28,6 +27,7 @@ from shardvar.planning.index import (
     take_tensors,
 )
 from shardvar.planning.slices import TensorTable
+from shardvar.records import dataclass, replace
 from shardvar.verbs.compare.digest import digests_of
 from shardvar.verbs.locate import Location, Path, find_checkpoint
 from shardvar.verbs.reader import Reader

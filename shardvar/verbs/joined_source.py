@@ -14,7 +14,6 @@ which the engine compares. It is compared here.
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import numpy as np
@@ -25,6 +24,7 @@ from shardvar.formats.protocol import Finding, Source, WrappedSource
 from shardvar.layout.dtypes import Bools, Ints
 from shardvar.pictures.words import named
 from shardvar.planning.index import EntryTable, TableIndex, concatenate_entries, take_tensors
+from shardvar.records import dataclass, field, replace
 from shardvar.storage.protocol import Storage, Traits
 from shardvar.wire.crc import Checksum
 

@@ -14,7 +14,6 @@ announcement.
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from operator import index
 from typing import Any
 
@@ -26,6 +25,7 @@ from shardvar.errors import ArgumentError, ArgumentTypeError, ShardvarError, Sto
 from shardvar.formats.files import State
 from shardvar.layout.dtypes import STRING, Array, dtype_name, numpy_dtype, parse_dtype
 from shardvar.layout.region import read_shape
+from shardvar.records import dataclass, field
 from shardvar.verbs.arguments import as_array, without_torch
 from shardvar.verbs.reader import LazyArray
 

@@ -34,7 +34,6 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -80,6 +79,7 @@ from shardvar.formats.unfinished import (
 )
 from shardvar.pictures.words import count, message, named, natural_key, similar
 from shardvar.planning.index import OBJECTS
+from shardvar.records import dataclass, field, replace
 from shardvar.storage.local import ListedDirectory, split_path, split_place
 from shardvar.storage.posix import inner_links, outer_links
 from shardvar.storage.protocol import Storage

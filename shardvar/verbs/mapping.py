@@ -15,7 +15,6 @@ A map may read several checkpoints as one, or make several, by their *ranks*:
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import count, takewhile
 from math import prod
 from typing import Any
@@ -58,6 +57,7 @@ from shardvar.maps.report import MapReport, first_problems, map_report, sentence
 from shardvar.pictures.words import human_shape
 from shardvar.planning.index import EntryTable, TableIndex, concatenate_entries, take_tensors
 from shardvar.planning.slices import SliceTable
+from shardvar.records import replace
 from shardvar.storage.scratch import map_scratch
 from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.compare.walk import PairWalk

@@ -10,7 +10,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -21,6 +20,7 @@ from shardvar.formats.table import names_of_target, usual_name
 from shardvar.layout.dtypes import is_floating
 from shardvar.pictures.words import count, human_size
 from shardvar.planning.slices import TensorTable
+from shardvar.records import dataclass, field, replace
 from shardvar.storage.posix import check_stays_inside
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.coded import CONFIG

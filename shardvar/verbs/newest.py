@@ -47,7 +47,6 @@ import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
 from functools import reduce
 
 from shardvar.errors import (
@@ -67,6 +66,7 @@ from shardvar.formats.parts import PartsFormat
 from shardvar.formats.table import format_of_name, is_companion, names_of_target
 from shardvar.limits import MAX_STATE_NBYTES
 from shardvar.pictures.words import count, named, natural_key
+from shardvar.records import dataclass, replace
 from shardvar.storage.posix import outer_links
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.arguments import named_arguments

@@ -21,12 +21,12 @@ others are in natural order. Pages have this order, and lists for programs the p
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import Any
 
 from shardvar.pictures.words import count, named, natural_key
+from shardvar.records import dataclass
 
 _Shape = tuple[int, ...]
 _Described = tuple[str | None, _Shape | None]

@@ -47,7 +47,6 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import closing
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
@@ -77,6 +76,7 @@ from shardvar.pictures.words import human_shape, named
 from shardvar.planning.index import EntryTable, Metadata, find_ties, take_tensors
 from shardvar.planning.policies import Policy
 from shardvar.planning.policies.max_shard_size import OBJECT_GRAPH_KEY
+from shardvar.records import dataclass, field, replace
 from shardvar.storage.scratch import map_scratch
 from shardvar.verbs.arguments import (
     check_globs,
@@ -112,9 +112,10 @@ from shardvar.verbs.mapping import (
     write_ranks,
 )
 from shardvar.verbs.model_folder import components_of, with_model_files, write_pipeline
+from shardvar.verbs.problems import Damage
 from shardvar.verbs.reader import Reader, find_objects, first_fault, open_found, warn_of_files
 from shardvar.verbs.renaming import Globs, matches_any, matching, new_names, select_keys, such_as
-from shardvar.verbs.reports import Damage, WriteReport
+from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.save import WRITER, check_keys
 from shardvar.verbs.together.executors import Opening, check_executor, check_payloads, runner_of
 from shardvar.verbs.writing import (

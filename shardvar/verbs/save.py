@@ -8,7 +8,6 @@ commit  the index last
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from shardvar.layout.dtypes import code
 from shardvar.planning.index import Metadata
 from shardvar.planning.policies import Policy
 from shardvar.planning.slices import TensorTable, pad
+from shardvar.records import replace
 from shardvar.verbs.arguments import (
     as_array,
     check_mapping,

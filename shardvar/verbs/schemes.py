@@ -25,7 +25,6 @@ builds the tensor (``Quantised``) or raises the fault. To add a scheme, add both
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -35,6 +34,7 @@ from shardvar.engine.quantised import Packing, Plane, Quantised, values_of
 from shardvar.errors import CheckpointError
 from shardvar.layout.dtypes import Shape
 from shardvar.pictures.words import human_shape, named
+from shardvar.records import replace
 from shardvar.verbs.coded import (
     ALL,
     DTYPES,

@@ -29,7 +29,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -57,14 +56,17 @@ from shardvar.formats.table import is_companion
 from shardvar.pictures.words import all_tensors, count
 from shardvar.planning.index import DELTA, NO_CHECKSUM, EntryTable, find_faults, take_tensors
 from shardvar.planning.slices import TensorTable, concatenate
+from shardvar.records import replace
 from shardvar.verbs.arguments import check_progress, named_arguments
 from shardvar.verbs.compare.manifest import Choose, confirmed, read_against
 from shardvar.verbs.locate import Location, Path, arrays_alone, find_below, look_at, only_one
 from shardvar.verbs.newest import FolderContents, candidates_of, contents_of
 from shardvar.verbs.parameters import empty_note
+from shardvar.verbs.problems import Damage, untold
 from shardvar.verbs.reader import Reader, settings_in
 from shardvar.verbs.renaming import select_keys
-from shardvar.verbs.reports import (
+from shardvar.verbs.together.executors import Check, check_executor, payload_checker
+from shardvar.verbs.verdicts import (
     DAMAGED,
     FOLDER,
     NO_CHECKSUMS,
@@ -72,12 +74,9 @@ from shardvar.verbs.reports import (
     OK,
     QUICK,
     VALUES_MATCH,
-    Damage,
     Unverified,
     VerifyReport,
-    untold,
 )
-from shardvar.verbs.together.executors import Check, check_executor, payload_checker
 
 
 @named_arguments

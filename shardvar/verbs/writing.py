@@ -12,7 +12,6 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from itertools import count
 from time import perf_counter
 from types import MappingProxyType
@@ -44,6 +43,7 @@ from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata
 from shardvar.planning.plan import Plan
 from shardvar.planning.policies import Policy, SeparatePolicy, ShardByTaskPolicy, TablePolicy
 from shardvar.planning.slices import Assignment, SliceTable, are_grids, check_holds, join_whole
+from shardvar.records import dataclass, replace
 from shardvar.storage.concurrency import IN_FLIGHT_NBYTES
 from shardvar.storage.local import LocalStorage, UnforcedDirectory
 from shardvar.storage.protocol import Storage

@@ -24,9 +24,10 @@ from shardvar.verbs.compare.blocks import NUM_BINS, ScalarValue, Statistics
 from shardvar.verbs.compare.comparison import DiffReport
 from shardvar.verbs.holders import holders_of
 from shardvar.verbs.parameters import count_parameters, is_optimizer_state, reading_key
+from shardvar.verbs.problems import untold
 from shardvar.verbs.reader import Reader, has_settings, settings_in
 from shardvar.verbs.renaming import select_keys
-from shardvar.verbs.reports import WriteReport, untold
+from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.verify import guarded_keys
 
 if TYPE_CHECKING:

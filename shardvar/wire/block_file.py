@@ -33,7 +33,6 @@ later writer may add some.
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from operator import gt
 from typing import Any, TypeVar
@@ -44,6 +43,7 @@ from numpy.typing import NDArray
 
 from shardvar.errors import ArgumentError, ShardvarError, UnsupportedError, prefix_errors
 from shardvar.limits import MAX_BLOCK_NBYTES, MAX_NAMES, MAX_TABLE_NBYTES
+from shardvar.records import dataclass
 from shardvar.wire.crc import CRC32C
 from shardvar.wire.damage import SNIFF_NBYTES, corrupt, foreign_file, invalid, malformed
 

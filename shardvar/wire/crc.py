@@ -21,12 +21,13 @@ cached, because most segments of a checkpoint have one of a few lengths.
 import sys
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
+
+from shardvar.records import dataclass, field
 
 Readable = bytes | bytearray | memoryview
 _Word = TypeVar("_Word", int, NDArray[np.uint32])

@@ -46,7 +46,6 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -54,6 +53,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import MalformedCheckpoint, UnsupportedError
+from shardvar.records import dataclass
 from shardvar.wire.damage import invalid, malformed
 
 DIGESTS = "shardvar.digests"

@@ -21,12 +21,12 @@ left.
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from shardvar.errors import COPY_AGAIN, IncompleteCheckpoint, InvalidCheckpoint, UnsupportedError
 from shardvar.limits import MAX_GGUF_HEADER_NBYTES, MAX_RANK
+from shardvar.records import dataclass, field
 from shardvar.wire.damage import (
     DISTRUST,
     SNIFF_NBYTES,

@@ -22,7 +22,6 @@ Of a file that is cut off, the value that is cut is refused, and so are the list
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -34,6 +33,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.limits import MAX_NBYTES, MAX_NESTING, MAX_RANK
+from shardvar.records import dataclass, field
 from shardvar.wire.damage import decoding, invalid, malformed, past_limit
 from shardvar.wire.plain import MAX_TEXT, too_large
 

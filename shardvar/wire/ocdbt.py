@@ -35,7 +35,6 @@ Zstandard may be millions of keys, and a key of a few bytes may repeat 65535 of 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from operator import lt
 
@@ -44,6 +43,7 @@ from numpy.typing import NDArray
 
 from shardvar.errors import UnsupportedError
 from shardvar.limits import MAX_KEY_EXPANSION, MAX_NODE_EXPANSION
+from shardvar.records import dataclass
 from shardvar.wire.crc import CRC32C
 from shardvar.wire.damage import corrupt, invalid, malformed, past_limit
 from shardvar.wire.protobuf import decode_varint, decode_varints, encode_varint, encode_varints

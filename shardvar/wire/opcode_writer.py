@@ -26,9 +26,9 @@ Values are made by shardvar and nested a few levels deep: writing recurses.
 
 import struct
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
+from shardvar.records import dataclass
 from shardvar.wire.plain import ENCODE, ORDERED_DICT, Global, OrderedMap, Reference
 
 

@@ -62,7 +62,6 @@ import json
 import re
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -70,6 +69,7 @@ import numpy as np
 
 from shardvar.errors import UnsupportedError
 from shardvar.limits import MAX_OBJECTS_NBYTES
+from shardvar.records import dataclass
 from shardvar.wire.damage import decoding, invalid, past_limit
 from shardvar.wire.strict_json import parse_json
 

@@ -26,13 +26,13 @@ string tensors.
 
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardvar.errors import MalformedCheckpoint
 from shardvar.limits import MAX_NBYTES
+from shardvar.records import dataclass
 from shardvar.wire.damage import malformed
 
 MAX_VARINT_NBYTES = 10  # ceil(64 / 7): the longest varint of 64 bits

@@ -22,7 +22,6 @@ checks all but the first.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -31,6 +30,7 @@ from numpy.typing import NDArray
 
 from shardvar.errors import COPY_AGAIN, IncompleteCheckpoint, InvalidCheckpoint, UnsupportedError
 from shardvar.limits import MAX_HEADER_NBYTES, MAX_NBYTES, MAX_RANK
+from shardvar.records import dataclass
 from shardvar.wire import strict_json
 from shardvar.wire.damage import WRITE_AGAIN, check_key_nbytes, foreign_file, invalid, past_limit
 

@@ -44,13 +44,13 @@ import re
 import struct
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from operator import lt
 
 import numpy as np
 
 from shardvar.errors import prefix_errors
 from shardvar.limits import MAX_KEY_EXPANSION, MAX_SNAPPY_RATIO
+from shardvar.records import dataclass, field
 from shardvar.wire.crc import CRC32C, mask
 from shardvar.wire.damage import SNIFF_NBYTES, corrupt, foreign_file, invalid, malformed, past_limit
 from shardvar.wire.protobuf import decode_varint, encode_varint

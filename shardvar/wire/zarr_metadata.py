@@ -19,7 +19,6 @@ Everything is checked here: ``document`` is what a decoder may be given.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -27,6 +26,7 @@ import numpy as np
 
 from shardvar.errors import CheckpointError, InvalidCheckpoint, UnsupportedError
 from shardvar.limits import MAX_NBYTES
+from shardvar.records import dataclass
 from shardvar.wire.damage import (
     DISTRUST,
     SNIFF_NBYTES,

@@ -32,7 +32,6 @@ that the same bytes make the same archive.
 import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -48,6 +47,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.limits import MAX_DIRECTORY_NBYTES, MAX_INFLATION
+from shardvar.records import dataclass
 from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, invalid, malformed, past_limit
 
 _Ints = NDArray[np.int64]

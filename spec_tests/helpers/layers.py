@@ -8,6 +8,7 @@ FOUNDATION = (
     "pictures",
     "errors",
     "forks",
+    "records",
     "extras",
     "layout",
     "layout.meshes",
@@ -53,7 +54,7 @@ _MEMORY = (
     "reference.variables",
     "reference.nn",
 )
-_VERBS = (*_ENGINE_ROOM, "layout.meshes", "limits", "pictures", "_version")
+_VERBS = (*_ENGINE_ROOM, "layout.meshes", "limits", "pictures", "records", "_version")
 _BELOW_ROOF = (*_MEMORY, "reference.training", *_ENGINE_ROOM[3:], "verbs", "reference.objects")
 
 # layer -> what its modules may import besides themselves. The name of a layer does not mean the
@@ -65,14 +66,24 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "pictures": ("limits",),
     "errors": ("pictures",),
     "forks": (),
+    "records": (),
     "extras": ("errors",),
-    "layout": ("errors", "limits", "pictures"),
-    "layout.meshes": ("errors", "limits", "pictures", "layout"),
-    "planning": ("errors", "limits", "layout", "pictures"),
-    "wire": ("errors", "limits"),
-    "storage": ("errors", "extras", "forks", "pictures.words", "wire.strict_json", "_version"),
+    "layout": ("errors", "records", "limits", "pictures"),
+    "layout.meshes": ("errors", "records", "limits", "pictures", "layout"),
+    "planning": ("errors", "records", "limits", "layout", "pictures"),
+    "wire": ("errors", "records", "limits"),
+    "storage": (
+        "errors",
+        "records",
+        "extras",
+        "forks",
+        "pictures.words",
+        "wire.strict_json",
+        "_version",
+    ),
     "maps": (
         "errors",
+        "records",
         "limits",
         "layout",
         "planning",
@@ -82,6 +93,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     ),
     "formats": (
         "errors",
+        "records",
         "extras",
         "forks",
         "limits",
@@ -93,6 +105,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     ),
     "engine": (
         "errors",
+        "records",
         "forks",
         "layout",
         "planning",
@@ -109,6 +122,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "verbs": _VERBS,
     "view": (
         "errors",
+        "records",
         "layout",
         "layout.meshes",
         "maps.plan",

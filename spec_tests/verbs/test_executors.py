@@ -678,7 +678,7 @@ def test_workers_end_with_a_command_that_is_killed() -> None:
     not come."""
     program = (
         "import argparse, os\n"
-        "from shardvar.cli.verify import executor_of\n"
+        "from shardvar.cli.output import executor_of\n"
         "if __name__ == '__main__':\n"
         "    with executor_of(argparse.Namespace(workers='2', dask=None)) as executor:\n"
         "        print(len(list(executor.map(abs, range(8)))), flush=True)\n"
@@ -692,7 +692,7 @@ def test_an_interrupt_does_not_end_workers_that_begin_or_wait_for_tasks() -> Non
     broken the pool."""
     program = (
         "import argparse, os, signal\n"
-        "from shardvar.cli.verify import executor_of\n"
+        "from shardvar.cli.output import executor_of\n"
         "if __name__ == '__main__':\n"
         "    signal.signal(signal.SIGINT, lambda *_: print('interrupted', flush=True))\n"
         "    with executor_of(argparse.Namespace(workers='2', dask=None)) as executor:\n"

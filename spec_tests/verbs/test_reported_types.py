@@ -8,7 +8,8 @@ import shardvar as sv
 from shardvar.verbs.compare.comparison import Unreadable
 from shardvar.verbs.compare.digest import DigestReport
 from shardvar.verbs.reader import LazyTensor
-from shardvar.verbs.reports import Unverified, WriteReport
+from shardvar.verbs.reports import WriteReport
+from shardvar.verbs.verdicts import Unverified
 
 
 def test_reports_and_tensors_have_the_types_of_the_reference(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ that another checkpoint needs stay (``references``).
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -61,6 +60,7 @@ from shardvar.layout.dtypes import ITEMSIZES, NAMES, Ints
 from shardvar.limits import MAX_BLOCK_NBYTES, MAX_FILES
 from shardvar.planning.index import Metadata, References
 from shardvar.planning.slices import Assignment, Capabilities, check_holds
+from shardvar.records import dataclass, replace
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import Storage
 from shardvar.wire.digests import check_digests_fit

@@ -3,7 +3,6 @@ that are written. Nothing that is read is believed.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import lt
 from typing import Self
@@ -32,6 +31,7 @@ from shardvar.limits import (
 )
 from shardvar.planning.index import DIGEST_NBYTES, EntryTable, Metadata, RunChecksums, of_tensors
 from shardvar.planning.slices import Assignment, SliceTable, TensorTable, concatenate
+from shardvar.records import dataclass, replace
 from shardvar.wire.block_file import (
     INDEX_VERSION,
     NAMED_VERSION,

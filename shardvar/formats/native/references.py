@@ -29,7 +29,6 @@ To add a step, ask what a kill before and after it leaves, and what another proc
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from shardvar.errors import (
     CheckpointError,
@@ -55,6 +54,7 @@ from shardvar.formats.native.names import (
 from shardvar.limits import MAX_BLOCK_NBYTES
 from shardvar.pictures.words import named
 from shardvar.planning.index import References
+from shardvar.records import dataclass
 from shardvar.storage.concurrency import as_answered
 from shardvar.storage.protocol import Storage
 from shardvar.wire.block_file import open_block_file

@@ -13,7 +13,6 @@ is read; the error then tells.
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from threading import RLock
 
 import numpy as np
@@ -48,6 +47,7 @@ from shardvar.planning.index import (
     find_shared,
     unknown_key,
 )
+from shardvar.records import dataclass, field
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.block_file import BlockFile, open_block_file
 from shardvar.wire.crc import CRC32C, Checksum

@@ -10,7 +10,6 @@ paths, but an archive may be unpacked: a key that would lead out of the director
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ from shardvar.formats.protocol import FileChecksums, FileWriter, Format, NewChec
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.index import OBJECTS
 from shardvar.planning.slices import Capabilities, SliceTable, TensorTable
+from shardvar.records import dataclass
 from shardvar.storage.protocol import Storage
 from shardvar.wire.crc import CRC32, Checksum
 from shardvar.wire.npy import NPY_DTYPES, build_preamble

@@ -26,7 +26,6 @@ example: two arrays of the same dtype and shape have the same header, and the fi
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from threading import RLock
 from typing import NamedTuple, cast
@@ -48,6 +47,7 @@ from shardvar.formats.deferred import LateIndex
 from shardvar.formats.files import WINDOW_NBYTES, DataFiles, Window
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Index, TableIndex
 from shardvar.planning.slices import TensorTable
+from shardvar.records import dataclass, field
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import ReadableFile, Storage, Traits
 from shardvar.wire.crc import CRC32

@@ -27,7 +27,6 @@ end.
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any
 
@@ -47,6 +46,7 @@ from shardvar.formats.npz.contents import (
 from shardvar.formats.protocol import Finding
 from shardvar.layout.dtypes import Ints, numpy_dtype
 from shardvar.planning.index import EntryTable, Index
+from shardvar.records import dataclass, field
 from shardvar.storage.concurrency import do_all
 from shardvar.wire.crc import CRC32, Checksum
 from shardvar.wire.damage import corrupt, decoding, malformed

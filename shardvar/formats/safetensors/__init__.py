@@ -17,7 +17,6 @@ delta that is replaced keeps its name until then, and the new one has digits mor
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -57,6 +56,7 @@ from shardvar.formats.sinks import (
 from shardvar.formats.unfinished import share_files, share_prefix
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.slices import Capabilities, SliceTable, check_holds
+from shardvar.records import dataclass, field
 from shardvar.storage.protocol import Storage
 from shardvar.wire.digests import DIGESTS, encode_digests
 from shardvar.wire.safetensors_header import SAFETENSORS_DTYPES, build_header

@@ -31,7 +31,6 @@ Shards. PyTorch's distributed checkpoints have slices of larger tensors, of each
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
@@ -68,6 +67,7 @@ from shardvar.limits import MAX_RANK
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
+from shardvar.records import dataclass, field
 from shardvar.storage.concurrency import as_answered
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire import strict_json

@@ -7,7 +7,6 @@ source      the table of contents with its laws checked, and the payloads
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -35,6 +34,7 @@ from shardvar.formats.unfinished import share_files, share_prefix
 from shardvar.layout.dtypes import NAMES, STRING, VARIANT, Ints
 from shardvar.planning.index import OBJECTS
 from shardvar.planning.slices import Capabilities, check_holds
+from shardvar.records import dataclass
 from shardvar.storage.protocol import Storage
 from shardvar.wire import strings
 from shardvar.wire.crc import CRC32C, mask

@@ -1,7 +1,6 @@
 """The index of a tensor bundle: the messages that are the values of its table, and its entries."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
@@ -25,6 +24,7 @@ from shardvar.formats.tensorflow.names import bundle_index_name, data_files, v1_
 from shardvar.layout.dtypes import ITEMSIZES, Ints, code
 from shardvar.limits import MAX_KEY_NBYTES, MAX_NBYTES, MAX_RANK
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
+from shardvar.records import dataclass, field
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import WRITE_AGAIN, check_key_nbytes, invalid, malformed, past_limit
 from shardvar.wire.protobuf import (

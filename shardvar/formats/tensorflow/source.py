@@ -17,7 +17,6 @@ opened later must be the same (``DataFiles``).
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -56,6 +55,7 @@ from shardvar.planning.index import (
     find_shared,
 )
 from shardvar.planning.slices import SliceTable
+from shardvar.records import dataclass, field, replace
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire import strings
 from shardvar.wire.crc import CRC32C, Checksum, unmask

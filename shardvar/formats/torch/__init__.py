@@ -40,7 +40,6 @@ folder may have had before, written by shardvar or by torch.
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -66,6 +65,7 @@ from shardvar.layout.dtypes import NAMES, Ints
 from shardvar.limits import MAX_METADATA_NBYTES, MAX_RANK
 from shardvar.planning.index import Metadata
 from shardvar.planning.slices import Capabilities, SliceTable, check_holds
+from shardvar.records import dataclass, replace
 from shardvar.storage.protocol import Storage
 from shardvar.wire.opcode_writer import Call, Instance, LazyDict, build_pickle
 from shardvar.wire.plain import SIZE, Global

@@ -48,7 +48,6 @@ unless the storage was a part of another one. The class of a whole module is als
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
@@ -67,6 +66,7 @@ from shardvar.formats.torch.values import STORAGES, UNTYPED_STORAGE, pickled_of,
 from shardvar.layout.dtypes import ITEMSIZES, code
 from shardvar.limits import MAX_ARRAYS_NBYTES, MAX_PICKLE_NBYTES
 from shardvar.planning.index import NO_CHECKSUM
+from shardvar.records import dataclass, field
 from shardvar.storage.protocol import ReadableFile
 from shardvar.wire.crc import CRC32, Checksum
 from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, corrupt, invalid, malformed, past_limit

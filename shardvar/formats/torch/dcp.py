@@ -31,7 +31,6 @@ are all with a checksum in the index.
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, repeat
 from math import prod
@@ -73,6 +72,7 @@ from shardvar.layout.dtypes import STRING, Ints, code
 from shardvar.limits import MAX_METADATA_NBYTES, MAX_NBYTES, MAX_RANK
 from shardvar.planning.index import NO_CHECKSUM, Metadata
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
+from shardvar.records import dataclass, field
 from shardvar.storage.concurrency import do_all, without_collection
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import (

@@ -45,7 +45,6 @@ To write a Universal Checkpoint (``parameter_folders``), both readers also list 
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, chain
 from math import prod
 from typing import Any, NamedTuple
@@ -75,6 +74,7 @@ from shardvar.layout.region import regions_of_range
 from shardvar.limits import MAX_NBYTES, MAX_RANK
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM
+from shardvar.records import dataclass
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, invalid

@@ -25,7 +25,6 @@ a bucket with many requests at a time (``PlaceReader``).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import itemgetter
 from typing import Any
@@ -64,6 +63,7 @@ from shardvar.formats.torch.values import (
 from shardvar.layout.dtypes import Ints, numpy_dtype
 from shardvar.limits import MAX_PICKLE_NBYTES
 from shardvar.planning.index import NO_CHECKSUM
+from shardvar.records import dataclass, field, replace
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import ReadableFile
 from shardvar.wire.crc import CRC32

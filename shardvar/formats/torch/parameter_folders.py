@@ -23,7 +23,6 @@ The folder is built next to its place and put there in one step (``storage.excha
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -57,6 +56,7 @@ from shardvar.formats.torch.values import DTYPES, pickled_of
 from shardvar.layout.dtypes import Ints, dtype_name
 from shardvar.pictures.words import named
 from shardvar.planning.slices import Capabilities, SliceTable, TensorTable, check_holds
+from shardvar.records import dataclass
 from shardvar.storage.exchange import FolderBeside
 from shardvar.storage.local import LocalStorage
 from shardvar.storage.protocol import Storage

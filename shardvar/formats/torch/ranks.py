@@ -20,7 +20,6 @@ that slices fill them.
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
 from itertools import count, islice
 from math import prod
 from operator import mul
@@ -54,6 +53,7 @@ from shardvar.formats.torch.state_dict import unpickle
 from shardvar.limits import MAX_NAMED, MAX_NBYTES
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM
+from shardvar.records import dataclass, replace
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, invalid

@@ -16,7 +16,6 @@ names. Files of JSON and of raw bytes are left out, which ``verify`` notes.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -59,6 +58,7 @@ from shardvar.formats.torch.values import StoredTensor, dtype_of
 from shardvar.limits import MAX_METADATA_NBYTES, MAX_NAMED, MAX_RANK
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM
+from shardvar.records import dataclass, field, replace
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import DISTRUST, SNIFF_NBYTES, WRITE_AGAIN, invalid, malformed, past_limit
 from shardvar.wire.pickle import parse_pickle

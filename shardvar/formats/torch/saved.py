@@ -10,7 +10,6 @@ describes the file.
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from shardvar.errors import UnsupportedError
@@ -51,6 +50,7 @@ from shardvar.formats.torch.values import DTYPES, is_tensor, pickled_of
 from shardvar.layout.dtypes import Ints
 from shardvar.limits import MAX_PICKLE_NBYTES
 from shardvar.planning.slices import Capabilities, SliceTable
+from shardvar.records import dataclass, field
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import LEGACY_MAGIC
 from shardvar.wire.opcode_writer import Call, LazyDict, build_pickle

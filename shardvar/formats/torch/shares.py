@@ -38,7 +38,6 @@ shards and its description.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, product
 from math import prod
 from typing import Any
@@ -61,6 +60,7 @@ from shardvar.formats.torch.values import (
     unwrapped,
 )
 from shardvar.limits import MAX_NBYTES, MAX_RANK
+from shardvar.records import dataclass
 from shardvar.wire.damage import WRITE_AGAIN, invalid
 from shardvar.wire.plain import Global, Node
 

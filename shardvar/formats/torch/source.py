@@ -4,7 +4,6 @@ For files of ``torch.save`` also the contents: stored slices in the order of the
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
@@ -31,6 +30,7 @@ from shardvar.limits import MAX_VIEW_EXPANSION
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Index
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
+from shardvar.records import dataclass, field
 from shardvar.storage.protocol import ReadableFile, Storage, Traits
 from shardvar.wire.crc import CRC32, Checksum
 from shardvar.wire.damage import corrupt, past_limit

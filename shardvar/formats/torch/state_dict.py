@@ -12,7 +12,6 @@ leaves the others readable.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from shardvar.errors import (
@@ -44,6 +43,7 @@ from shardvar.formats.torch.values import (
     plain_of,
     unsupported,
 )
+from shardvar.records import dataclass
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import (
     LEGACY_MAGIC,

@@ -36,7 +36,6 @@ and cyclic as the file likes, so their depth and their size are bounded while th
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Any, Self
 
@@ -52,6 +51,7 @@ from shardvar.errors import (
 from shardvar.formats.leaves import is_generator_state
 from shardvar.layout.dtypes import ITEMSIZES, NAMES, TORCH_ONLY, code
 from shardvar.limits import MAX_NBYTES, MAX_RANK
+from shardvar.records import dataclass
 from shardvar.wire.damage import DISTRUST, WRITE_AGAIN
 from shardvar.wire.opcode_writer import Call, Instance
 from shardvar.wire.plain import (

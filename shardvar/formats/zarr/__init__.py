@@ -14,7 +14,6 @@ The codec of an array's description is ``wire.zarr_metadata``.
 import json
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -60,6 +59,7 @@ from shardvar.formats.zarr.source import Decoder, ZarrSource
 from shardvar.limits import MAX_TREE_NBYTES
 from shardvar.planning.index import Metadata
 from shardvar.planning.slices import Capabilities, grid_steps
+from shardvar.records import dataclass
 from shardvar.storage.concurrency import as_answered
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import WRITE_AGAIN, invalid

@@ -11,7 +11,6 @@ Laws, of each array by itself, but for what may be absent (``Allowance``):
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import prod
 from typing import Any, Self, cast
@@ -43,6 +42,7 @@ from shardvar.limits import (
 )
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
+from shardvar.records import dataclass, field, replace
 from shardvar.storage.concurrency import do_all
 from shardvar.wire.crc import CRC32C
 from shardvar.wire.damage import DISTRUST, past_limit
@@ -99,13 +99,13 @@ class ChunkIndex(TableIndex):
             return self._enclosed[0]
 
     def find(self, key: str) -> EntryTable:
-        entries = super(ChunkIndex, self).find(key)
+        entries = super().find(key)
         if not self.is_framed.any():
             return entries
         order, bounds = self._grouped[0]
         row = self._rows[key]
         self._read(order[bounds[row] : bounds[row + 1]])
-        return super(ChunkIndex, self).find(key)
+        return super().find(key)
 
     def scan(self) -> Iterator[EntryTable]:
         """Yield all entries in one table; of chunks to be read whole, no checksum is read."""

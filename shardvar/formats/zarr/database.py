@@ -4,7 +4,6 @@ import hashlib
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -32,6 +31,7 @@ from shardvar.formats.zarr.sink import CHUNK
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints
 from shardvar.limits import MAX_PAYLOAD_EXPANSION
 from shardvar.planning.slices import Assignment, grid_steps
+from shardvar.records import dataclass
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import DISTRUST, invalid, malformed, past_limit
 from shardvar.wire.ocdbt import (

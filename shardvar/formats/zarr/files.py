@@ -9,7 +9,6 @@ a step  STEP/_CHECKPOINT_METADATA, and a folder an item: STEP/default/_METADATA
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Self, TypeVar
 
 import numpy as np
@@ -25,6 +24,7 @@ from shardvar.formats.files import ATTEMPTS, DataFiles, FileSource, open_below
 from shardvar.formats.unfinished import JOURNAL_ENDING
 from shardvar.layout.dtypes import Ints
 from shardvar.limits import MAX_TREE_NBYTES
+from shardvar.records import dataclass, field
 from shardvar.storage.concurrency import as_answered, do_all
 from shardvar.storage.protocol import FileStatus, ReadableFile, Storage, Traits
 from shardvar.wire.damage import DISTRUST, past_limit

@@ -17,7 +17,6 @@ import json
 import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -71,6 +70,7 @@ from shardvar.formats.zarr.source import Decoder, ZarrSource
 from shardvar.limits import MAX_TREE_NBYTES
 from shardvar.planning.index import KEY_IMPL, Metadata
 from shardvar.planning.slices import Capabilities, SliceTable, grid_steps
+from shardvar.records import dataclass, field, replace
 from shardvar.storage.protocol import Storage
 from shardvar.wire import strings
 from shardvar.wire.damage import WRITE_AGAIN, check_key_nbytes, invalid, past_limit

@@ -21,7 +21,6 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -42,6 +41,7 @@ from shardvar.formats.zarr.files import (
 from shardvar.layout.dtypes import ITEMSIZES, Ints, code
 from shardvar.limits import MAX_TREE_NBYTES
 from shardvar.planning.slices import Assignment, SliceTable, are_grids, check_holds, grid_steps
+from shardvar.records import dataclass
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.exchange import FolderBeside, sync_all
 from shardvar.storage.local import LocalStorage

@@ -14,7 +14,6 @@ import os
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -39,6 +38,7 @@ from shardvar.formats.zarr.contents import ArrayContents, ChunkIndex, Chunks, Co
 from shardvar.formats.zarr.files import Tree, read_ranges
 from shardvar.layout.dtypes import Array, Ints, numpy_dtype
 from shardvar.planning.index import EntryTable
+from shardvar.records import dataclass, field
 from shardvar.storage.protocol import Storage
 from shardvar.wire.crc import CRC32C, Checksum
 from shardvar.wire.damage import decoding

@@ -23,7 +23,6 @@ A ``CutRule`` cuts a slice that does not fit in a file in two; ``fill`` does not
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Literal
 
@@ -35,6 +34,7 @@ from shardvar.layout.region import Region, read_integer
 from shardvar.limits import MAX_FILES
 from shardvar.planning.policies.policy import ColumnarPolicy, Exceeding, take_parts
 from shardvar.planning.slices import Assignment, Capabilities, SliceTable, cuttable_rows
+from shardvar.records import dataclass, field
 
 CutRule = Callable[[Region, int, int, int], "tuple[Region, Region] | None"]
 """(region, bytes of an element, bytes that remain in the file, limit) -> the region in two, or None

@@ -19,7 +19,6 @@ about equal size. Each rule numbers the files of all slices at once, in columns.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,6 +37,7 @@ from shardvar.planning.slices import (
     cuttable_rows,
     pad,
 )
+from shardvar.records import dataclass, replace
 
 TensorSliceDict = Mapping[str, Mapping[str, Any]]
 """One file of a callback's answer: from keys to the texts of slices to values."""

@@ -25,7 +25,6 @@ each file of the outer policy's answer, one file after the other.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, cast
 
@@ -48,6 +47,7 @@ from shardvar.planning.policies import (
 )
 from shardvar.planning.policies.policy import Exceeding, parse_slice_spec, take_parts
 from shardvar.planning.slices import Assignment, Capabilities, SliceTable, TensorTable, stack
+from shardvar.records import dataclass, field, replace
 from shardvar.storage.concurrency import without_collection
 from shardvar.verbs.arguments import as_array, check_policy
 from shardvar.verbs.callbacks.shardable_tensor import (

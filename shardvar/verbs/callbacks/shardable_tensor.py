@@ -10,7 +10,6 @@ index without being read; values are read by ``np.asarray``, by arithmetic, and 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +25,7 @@ from shardvar.planning.index import EntryTable
 from shardvar.planning.policies import ColumnarPolicy, TensorSliceDict
 from shardvar.planning.policies.policy import slice_spec
 from shardvar.planning.slices import LOCAL_DEVICE, SliceTable, task_of
+from shardvar.records import dataclass, field
 from shardvar.verbs.reader import LazyArray
 
 

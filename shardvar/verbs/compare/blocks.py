@@ -25,7 +25,6 @@ they are not tensors.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from math import prod, sqrt
 from typing import Any, Self, TypeVar
 
@@ -56,6 +55,7 @@ from shardvar.layout.dtypes import (
 from shardvar.planning.index import EntryTable, concatenate_entries
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.slices import SliceTable, TensorTable
+from shardvar.records import dataclass, replace
 from shardvar.verbs.reader import Reader, has_settings
 
 T = TypeVar("T")

@@ -13,13 +13,13 @@ So a stale digest is never written. Tensors are hashed before they are written, 
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 
 from shardvar.engine.arrays import ArraySource
 from shardvar.errors import READ_ERRORS, CorruptCheckpoint, MalformedCheckpoint, UnsupportedError
 from shardvar.formats.protocol import Source
 from shardvar.pictures.words import count
 from shardvar.planning.index import EntryTable
+from shardvar.records import replace
 from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.compare.digest import digests_of, digests_of_blocks
 from shardvar.verbs.reader import Reader

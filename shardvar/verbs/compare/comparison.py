@@ -8,7 +8,6 @@ TensorDifference      its dtypes and shapes, and a ``ValueDifference`` where its
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
 from math import inf, prod
 from typing import TYPE_CHECKING, Any, Self
 
@@ -21,7 +20,8 @@ from shardvar.pictures.words import (
     printable,
     short_name,
 )
-from shardvar.verbs.reports import MOST_ROWS, SCHEMA, Damage, lines_of_problems
+from shardvar.records import asdict, dataclass, replace
+from shardvar.verbs.problems import MOST_ROWS, SCHEMA, Damage, lines_of_problems
 
 if TYPE_CHECKING:
     from shardvar.maps.report import MapReport

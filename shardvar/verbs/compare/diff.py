@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from contextlib import ExitStack, closing, suppress
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,7 @@ from shardvar.formats.published import delta_error
 from shardvar.formats.table import is_companion
 from shardvar.pictures.words import natural_key
 from shardvar.planning.index import DELTA
+from shardvar.records import replace
 from shardvar.verbs.arguments import check_progress, named_arguments
 from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.compare.comparison import DiffReport, Unreadable
@@ -40,16 +40,16 @@ from shardvar.verbs.locate import (
     look_at,
     only_one,
 )
-from shardvar.verbs.newest import FolderContents, contents_of
+from shardvar.verbs.problems import Damage
 from shardvar.verbs.reader import Reader, open_found
 from shardvar.verbs.renaming import Globs, new_names, select_keys
-from shardvar.verbs.reports import Damage
 from shardvar.verbs.together.executors import Opening, check_executor
 
 if TYPE_CHECKING:
     from shardvar.maps.map import Map
     from shardvar.maps.report import MapReport
     from shardvar.verbs.mapping import MapLike
+    from shardvar.verbs.newest import FolderContents
 
 
 @named_arguments
@@ -183,6 +183,8 @@ def _diff_folders(
 ) -> DiffReport:
     """Compare what two folders mean, if it is one checkpoint each, and all else by its path;
     ``compare`` adds the paths of the files that it reads to ``files``."""
+    from shardvar.verbs.newest import contents_of  # of folders
+
     one, other = (contents_of(place, find_below(place)) for place in (a, b))
     is_one = len(one.meant) == len(other.meant) == 1 or not (one.meant and other.meant)
     own = DiffReport(a.storage.path, b.storage.path, (), (), (), (), 0)
@@ -224,7 +226,7 @@ def _diff_folders(
     )
 
 
-def _name_in(contents: FolderContents, found: Location) -> str:
+def _name_in(contents: "FolderContents", found: Location) -> str:
     return os.path.relpath(
         os.path.join(found.storage.path, found.stem), contents.place.storage.path
     )

@@ -23,7 +23,6 @@ digested by itself.
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -43,11 +42,12 @@ from shardvar.errors import READ_ERRORS, ReadError
 from shardvar.layout.dtypes import ITEMSIZES, Array, code
 from shardvar.pictures.words import natural_key, one_line
 from shardvar.planning.index import take_tensors
+from shardvar.records import dataclass, field, replace
 from shardvar.verbs.arguments import check_progress, named_arguments
 from shardvar.verbs.compare.blocks import Blocks, batches
 from shardvar.verbs.locate import Path, find_checkpoint
+from shardvar.verbs.problems import SCHEMA, Damage, lines_of_problems, untold
 from shardvar.verbs.reader import Reader, settings_in
-from shardvar.verbs.reports import SCHEMA, Damage, lines_of_problems, untold
 from shardvar.verbs.together.executors import Opening, Payloads, check_executor, portions, run_tasks
 from shardvar.wire.digests import (
     LEAF_NBYTES,

@@ -37,7 +37,6 @@ counts as two real ones.
 """
 
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from math import frexp, ldexp, sqrt
 from numbers import Real
 from typing import Any, Self
@@ -59,6 +58,7 @@ from shardvar.layout.dtypes import (
     to_round_once,
     widen_numbers,
 )
+from shardvar.records import dataclass, field, replace
 
 _Wide = tuple[float, int]
 """The number ``x * 2**e`` as (x, e) with 0.5 <= |x| < 1; (0.0, 0) for zero."""

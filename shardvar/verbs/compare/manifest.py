@@ -34,7 +34,6 @@ import posixpath
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -53,12 +52,14 @@ from shardvar.formats.files import look_into, open_below, read_beginning, write_
 from shardvar.formats.protocol import Source
 from shardvar.limits import MAX_MANIFEST_NBYTES
 from shardvar.pictures.words import count, natural_key
+from shardvar.records import dataclass, replace
 from shardvar.storage.local import LocalStorage, split_place
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.compare.digest import DigestReport, digest_reader
 from shardvar.verbs.locate import DOWNLOADS, UNFINISHED_DOWNLOAD, Location, Path
+from shardvar.verbs.problems import Damage
 from shardvar.verbs.reader import Reader
-from shardvar.verbs.reports import DAMAGED, OK, VALUES_MATCH, Damage, VerifyReport
+from shardvar.verbs.verdicts import DAMAGED, OK, VALUES_MATCH, VerifyReport
 from shardvar.wire.damage import past_limit
 from shardvar.wire.digests import (
     HEAD,

@@ -14,7 +14,6 @@ reads them again.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from math import prod
 from threading import Lock
@@ -34,6 +33,7 @@ from shardvar.engine.pool import (
 )
 from shardvar.errors import READ_ERRORS, ReadError
 from shardvar.layout.dtypes import ITEMSIZES, Array, is_number, numpy_dtype
+from shardvar.records import dataclass, field
 from shardvar.verbs.compare.blocks import Blocks, batches
 from shardvar.verbs.compare.comparison import (
     DiffReport,
@@ -51,8 +51,8 @@ from shardvar.verbs.compare.distances import (
     only_bytes,
     products_of_same,
 )
+from shardvar.verbs.problems import Damage
 from shardvar.verbs.reader import Reader, settings_in, warn_of_files
-from shardvar.verbs.reports import Damage
 from shardvar.verbs.together.executors import Opening, Payloads, portions, run_tasks
 
 

@@ -14,7 +14,6 @@ these are applied as a delta of shardvar is, so that a change of the base since 
 import hashlib
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -41,6 +40,7 @@ from shardvar.layout.dtypes import OWN_SIZE, Bools, Ints, code
 from shardvar.pictures.words import count
 from shardvar.planning.index import EntryTable, TableIndex, concatenate_entries, take_tensors
 from shardvar.planning.policies import Policy
+from shardvar.records import dataclass, field, replace
 from shardvar.storage.exchange import left_beside
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.arguments import check_policy, check_progress, named_arguments

@@ -16,7 +16,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Self
 
@@ -32,6 +31,7 @@ from shardvar.errors import (
 from shardvar.layout.dtypes import ITEMSIZES, NAMES, OWN_SIZE, PACKED_BITS, code
 from shardvar.limits import MAX_NBYTES, MAX_RANK
 from shardvar.planning.index import DELTA, EntryTable
+from shardvar.records import dataclass, field
 from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.reader import Reader, first_fault
 from shardvar.wire.damage import corrupt, invalid, malformed

@@ -45,7 +45,6 @@ To add a dialect, add its marks to ``formats.published``, a function that opens 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Protocol
 
@@ -65,6 +64,7 @@ from shardvar.formats.published import PAIRS, SLIME, TRL, TRL_FORMAT, Published,
 from shardvar.formats.sets import DELTA_ENCODING
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.slices import TensorTable
+from shardvar.records import dataclass, field
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.delta.contents import check_faults
 from shardvar.verbs.reader import Reader

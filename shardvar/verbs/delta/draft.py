@@ -8,7 +8,6 @@ source when the delta is written.
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +29,7 @@ from shardvar.planning.index import (
     take_tensors,
 )
 from shardvar.planning.slices import TensorTable
+from shardvar.records import dataclass, field, replace
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.callbacks.answer import OverlaidSource
 from shardvar.verbs.delta.contents import (

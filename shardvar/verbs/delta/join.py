@@ -21,7 +21,6 @@ as it is.
 from collections import OrderedDict
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import RLock
 from typing import NoReturn
@@ -50,6 +49,7 @@ from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import OWN_SIZE, STRING, Bools, Ints
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex
 from shardvar.planning.slices import TensorTable
+from shardvar.records import dataclass, field, replace
 from shardvar.storage.protocol import Storage, Traits
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.arguments import check_progress, named_arguments

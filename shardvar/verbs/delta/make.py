@@ -12,7 +12,6 @@ write    the table, the frames from the scratch file, and whole tensors from the
 import re
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 
@@ -24,6 +23,7 @@ from shardvar.formats.parts import check_not_a_part
 from shardvar.formats.published import check_no_delta
 from shardvar.layout.dtypes import OWN_SIZE, Array
 from shardvar.planning.index import find_ties
+from shardvar.records import dataclass, field
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.arguments import check_progress, named_arguments
 from shardvar.verbs.compare.blocks import Blocks, batches

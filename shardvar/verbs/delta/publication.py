@@ -12,7 +12,6 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 
@@ -29,6 +28,7 @@ from shardvar.formats.sets import DELTA_ENCODING
 from shardvar.layout.dtypes import OWN_SIZE, code
 from shardvar.pictures.words import similar
 from shardvar.planning.index import OBJECTS, Metadata
+from shardvar.records import dataclass, field, replace
 from shardvar.storage.local import split_place
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.compare.blocks import Blocks

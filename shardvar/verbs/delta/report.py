@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from shardvar.pictures.words import count, human_size, one_line, printable, short_name
+from shardvar.records import asdict, dataclass, fields
 from shardvar.verbs.delta.contents import CHANGED, EQUAL, REMOVED, WHOLE
-from shardvar.verbs.reports import SCHEMA, WriteReport
+from shardvar.verbs.problems import SCHEMA
+from shardvar.verbs.reports import WriteReport
 
 __all__ = ["ApplyReport", "DeltaReport", "TensorChange"]
 

@@ -28,9 +28,7 @@ from concurrent.futures import (
     wait,
 )
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from functools import partial
-from multiprocessing import parent_process
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Self
 
@@ -59,6 +57,7 @@ from shardvar.formats.files import open_below
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import STRING, Ints, code, odd_values
 from shardvar.planning.index import EntryTable
+from shardvar.records import dataclass, field, replace
 from shardvar.verbs.locate import Location
 from shardvar.wire import strings
 
@@ -212,6 +211,8 @@ _ending = set[int]()
 def end_with_parent() -> None:
     """End this process once its parent has ended, or it would wait for tasks for ever."""
 
+    from multiprocessing import parent_process  # of a worker
+
     def outlive() -> None:
         parent = parent_process()
         if parent is not None:
@@ -274,6 +275,8 @@ class Payloads:
         from shardvar.storage.scratch import map_scratch
 
         check_version(version)
+        from multiprocessing import parent_process  # of a worker
+
         # A worker ends with its caller, if that has started it; processes of clusters live on.
         parent = parent_process()
         if parent is not None and parent.pid == self.opening.caller:

@@ -42,7 +42,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import cast
 
 from shardvar import errors
@@ -60,6 +59,7 @@ from shardvar.errors import (
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import name_processes
 from shardvar.planning.slices import TensorTable
+from shardvar.records import dataclass
 from shardvar.verbs.save import WRITER
 from shardvar.verbs.together.run import END, LEFT, SAVE_AGAIN, OwnShare, Run, WaitPace, pace_of
 from shardvar.verbs.together.share_files import (

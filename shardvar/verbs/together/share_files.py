@@ -33,7 +33,6 @@ import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,6 +65,7 @@ from shardvar.planning.index import (
 )
 from shardvar.planning.plan import CopyTable, Plan, merge_entries
 from shardvar.planning.slices import Assignment, SliceTable
+from shardvar.records import dataclass, field, replace
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.compare.blocks import Blocks

@@ -28,7 +28,6 @@ process that commits. Strings are also read, since a payload has other bytes tha
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, groupby
 from math import prod
@@ -56,6 +55,7 @@ from shardvar.layout.dtypes import ITEMSIZES, Array, Bools, Ints
 from shardvar.layout.region import overlapping_pairs
 from shardvar.planning.index import DIGEST_NBYTES, EntryTable
 from shardvar.planning.slices import SliceTable
+from shardvar.records import dataclass, field, replace
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.compare.digest import digests_of_blocks

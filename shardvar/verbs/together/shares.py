@@ -21,7 +21,6 @@ which is not read: the shares of another attempt have another token.
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -51,6 +50,7 @@ from shardvar.planning.slices import (
     pad,
     sum_by,
 )
+from shardvar.records import dataclass, field, replace
 from shardvar.storage.local import split_place
 from shardvar.storage.remote import RemoteStorage
 from shardvar.verbs.arguments import check_mapping, named_arguments, stored_dtype, texts_of

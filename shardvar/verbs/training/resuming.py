@@ -25,7 +25,6 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, cast
 
@@ -41,6 +40,7 @@ from shardvar.errors import (
     log_warning,
 )
 from shardvar.planning.plan import name_processes
+from shardvar.records import dataclass
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.together.run import Peers, WaitPace, pace_at
 from shardvar.verbs.training.step_records import (

@@ -8,7 +8,6 @@ objects    plain values of Python, and their encodings
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from shardvar.engine.cast import convert_into
 from shardvar.errors import READ_ERRORS, ArgumentError, UnsupportedError, prefix_errors
 from shardvar.layout.dtypes import Array, dtype_name, numpy_dtype
+from shardvar.records import dataclass
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.together.run import without_keys_of_some
 from shardvar.wire.damage import decoding, invalid

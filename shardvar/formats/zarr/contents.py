@@ -99,13 +99,13 @@ class ChunkIndex(TableIndex):
             return self._enclosed[0]
 
     def find(self, key: str) -> EntryTable:
-        entries = super().find(key)
+        entries = TableIndex.find(self, key)
         if not self.is_framed.any():
             return entries
         order, bounds = self._grouped[0]
         row = self._rows[key]
         self._read(order[bounds[row] : bounds[row + 1]])
-        return super().find(key)
+        return TableIndex.find(self, key)
 
     def scan(self) -> Iterator[EntryTable]:
         """Yield all entries in one table; of chunks to be read whole, no checksum is read."""

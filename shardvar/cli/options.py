@@ -478,6 +478,8 @@ target=DST  the new checkpoint; its ending may select the format
 --cast [GLOB=]DTYPE  cast new keys that match GLOB, or all float tensors, to DTYPE (repeatable)
 --transpose GLOB  exchange the axes of matrices that match GLOB (repeatable)
 <dequantize>
+--quantize SCHEME  quantise matrices, last of all: fp8-block, nvfp4, int4:128, ... (docs/howto/quantize-a-model.md)
+--keep GLOB  with --quantize: modules that stay, next to embeddings, norms, heads (repeatable)
 [safety]
 <dry-run>
 --html FILE  with --dry-run: write an HTML preview

@@ -318,6 +318,8 @@ def _reshard(arguments: Namespace) -> WriteReport:
             transpose=arguments.transpose,
             cast=cast,
             dequantize=arguments.dequantize,
+            quantize=arguments.quantize,
+            keep=arguments.keep,
             digest=arguments.digest,
             keep_going=arguments.keep_going,
             force=arguments.force,

@@ -28,11 +28,12 @@ Payloads are compared with their checksums before they are used, as by a cast: r
 where there is only a checksum of the whole, the whole payload once.
 """
 
+from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from threading import RLock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -45,8 +46,9 @@ from shardvar.errors import InvalidCheckpoint, ReadError, UnsupportedError
 from shardvar.forks import new_lock
 from shardvar.layout.dtypes import Array, Bools, Ints, numpy_dtype
 from shardvar.layout.region import Region, regions_of_range
-from shardvar.planning.index import EntryTable, TableIndex
-from shardvar.records import dataclass, field
+from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
+from shardvar.planning.slices import SliceTable, TensorTable, widen
+from shardvar.records import dataclass, field, replace
 
 Floats = npt.NDArray[np.float32]
 
@@ -102,6 +104,16 @@ class Packing:
         if self.order:
             numbers = numbers.reshape(*lead, -1, 8)[..., self.order].reshape(*lead, -1)
         return numbers
+
+    def pack(self, codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Return the bytes of rows of codes, the low bits first: the inverse of ``unpack``."""
+        lead, bits = codes.shape[:-1], self.bits
+        count = 8 // bits if 8 % bits == 0 else 8
+        words = np.zeros((*lead, codes.shape[-1] // count), np.uint8 if 8 % bits == 0 else "<u8")
+        for place in range(count):
+            words |= codes[..., place::count].astype(words.dtype) << words.dtype.type(bits * place)
+        octets = words.view(np.uint8).reshape(*words.shape, -1)[..., :bits]
+        return octets.reshape(*lead, -1)
 
 
 @lru_cache
@@ -161,23 +173,82 @@ class Quantised:
         return _swapped(self.plane.shape) if self.is_transposed else self.plane.shape
 
     @property
+    def portion(self) -> int:
+        return _TALL_PORTION if self.is_transposed else _PORTION
+
+    @property
     def is_reshaped(self) -> bool:
         return self.matrix != (1,) * (2 - len(self.shape)) + self.shape
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ScaledSource(ComposedSource):
-    """Another source with the numbers of quantised tensors; ``start`` is the number of an entry."""
+class BlockItem(NamedTuple):
+    """A tensor of a source of blocks."""
 
-    index: TableIndex = field()  # The table of contents, with the numbers
+    key: str
+    dtype: str
+    shape: tuple[int, ...]
+    held: Ints  # The stored rows that it has, or is computed of
+    tensor: Any = None  # How it is computed; None if it is stored
+    is_whole: bool = True  # False if it is computed slice by slice
+
+
+def block_entries(
+    stored: EntryTable, items: Sequence[BlockItem]
+) -> tuple[EntryTable, Ints, dict[int, Any]]:
+    """Return entries, [m] their stored rows, and the tensor of each entry that is computed."""
+    slices, rows = list[tuple[Ints, Ints]](), [np.zeros(0, np.int64)]
+    numbers, first = dict[int, Any](), 0
+    for _, _, extents, held, tensor, is_whole in items:
+        offset, shape = stored.slices.offset[held], stored.slices.shape[held]
+        if tensor is not None:
+            rank = len(extents)
+            if is_whole:  # One slice: the bytes of a block may be in several.
+                held = held[:1]
+                offset, shape = np.zeros((1, rank), np.int64), np.array([extents], np.int64)
+            offset, shape = (each[:, :rank] for each in (offset, shape))
+            numbers |= dict.fromkeys(range(first, first + len(held)), tensor)
+        rows.append(held)
+        slices.append((offset, shape))
+        first += len(held)
+    table = TensorTable.of(item[:3] for item in items)
+    taken = np.concatenate(rows)
+    entries = stored.take(taken)
+    is_number = np.zeros(first, np.bool)
+    is_number[[*numbers]] = True
+    plain = entries.plain & ~is_number
+    rank = table.shapes.shape[1]
+    offset, shape = (
+        np.concatenate(
+            [np.full((0, rank), fill), *(widen(each[at], rank, fill)[:, :rank] for each in slices)]
+        )
+        for at, fill in enumerate((0, 1))
+    )
+    tensor_of = np.repeat(np.arange(len(table)), list(map(len, rows[1:])))
+    changed = replace(
+        entries,
+        slices=SliceTable.of(table, tensor_of, offset, shape, entries.slices.nbytes),
+        start=np.where(plain, entries.start, np.arange(first)),
+        checksum=np.where(is_number, NO_CHECKSUM, entries.checksum),
+        plain=plain,
+        # Runs are one table for all entries, so one tensor of numbers drops them for all.
+        runs=None if numbers else entries.runs,
+    )
+    return changed, taken, numbers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockSource(ComposedSource):
+    """Another source, some of whose tensors are computed of blocks; ``start`` is the number of an entry."""
+
+    index: TableIndex = field()  # The table of contents, with the computed tensors
     stored_row: Ints
-    """[m] the row of each entry among the stored ones: of numbers, the row of their weights."""
-    quantised: Mapping[int, Quantised]  # The tensor of each entry that holds numbers, by its row
-    rows: Mapping[str, Ints]  # The stored rows of weights and scales, by their keys
-    members: Mapping[str, Sequence[str]]  # The stored keys of each quantised tensor, by its key
+    """[m] the row of each entry among the stored ones: of a computed one, the row of its codes or
+    numbers."""
+    quantised: Mapping[int, Any]  # The tensor of each entry that is computed, by its row
+    rows: Mapping[str, Ints]  # The stored rows of what they are computed of, by their keys
+    members: Mapping[str, Sequence[str]]  # The stored keys of each such tensor, by its key
     notes: Sequence[str]  # Sentences about the differences from the stored tensors
-    _kept: "OrderedDict[tuple[str, Region], Floats]" = field(default_factory=OrderedDict)
-    _bands: "OrderedDict[tuple[str, int], Array]" = field(default_factory=OrderedDict)
+    _kept: "OrderedDict[tuple[Any, ...], Array]" = field(default_factory=OrderedDict)
     _lock: RLock = field(default_factory=new_lock)
 
     # Entries.
@@ -218,7 +289,7 @@ class ScaledSource(ComposedSource):
             self.inner.read_into(self.stored, int(self.stored_row[number]), start, buffer)
             return
         dtype = numpy_dtype(self.index.entries.slices.dtype(number))
-        size, step = dtype.itemsize, _TALL_PORTION if tensor.is_transposed else _PORTION
+        size, step = dtype.itemsize, tensor.portion
         # Of numbers of 4 bytes, the bytes 6 to 13 are of the numbers 1 to 3: 2 bytes of the first
         # are dropped.
         first, stop = start // size, -(-(start + len(buffer)) // size)
@@ -230,6 +301,62 @@ class ScaledSource(ComposedSource):
             self._fill(number, tensor, begin, into[begin - first : end - first])
         if not is_aligned:
             buffer[:] = octets[start - first * size :][: len(buffer)]
+
+    @abstractmethod
+    def _fill(self, number: int, tensor: Any, first: int, into: Array) -> None:
+        """Compute elements of the tensor of an entry, from the element ``first`` on."""
+
+    # Stored tensors.
+
+    def _keep(self, place: tuple[Any, ...], numbers: Array, most: int) -> Array:
+        with self._lock:
+            self._kept[place] = numbers
+            while sum(array.nbytes for array in self._kept.values()) > most:
+                self._kept.popitem(last=False)
+        return numbers
+
+    def _read(self, key: str, region: Region) -> Array:
+        rows = self.rows[key]
+        if len(rows) > 1:
+            slices = self.stored.slices
+            offset = slices.offset[rows, : region.rank]
+            stop = offset + slices.shape[rows, : region.rank]
+            meets = (offset < np.array(region.stop)) & (stop > np.array(region.offset))
+            rows = rows[meets.all(axis=1)]
+        if self.stored.runs is not None and self.stored.plain[rows].all():
+            return read_region(self.inner, self.stored, rows, region)
+        self._verify(rows)
+        return read_region(self.inner, self.stored, rows, region, is_verified=False)
+
+    def _verify(self, rows: Ints) -> None:
+        guarded = Evidence(self.inner, self.stored).is_guarded(rows)
+        decoded = ~self.stored.plain[rows] & self.inner.in_order(self.stored, rows)
+        for row in rows[guarded | decoded].tolist():
+            self.verified.verify(row)
+
+    # Members that get keys.
+
+    def _is_guarded(self, key: str) -> bool | None:
+        answer = self.inner.is_guarded(key)
+        if answer is None and key in self.rows:
+            return bool(Evidence(self.inner, self.stored).is_guarded(self.rows[key]).all())
+        return answer
+
+    def encodings(self) -> Mapping[str, str]:
+        return {}
+
+    def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes] | None:
+        return self.inner.objects([key for key in keys if key not in self.members], form)
+
+    def _members(self, key: str) -> Sequence[str]:
+        return self.members.get(key, (key,))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScaledSource(BlockSource):
+    """Another source with the numbers of quantised tensors."""
+
+    _bands: "OrderedDict[tuple[str, int], Array]" = field(default_factory=OrderedDict)
 
     def _fill(self, number: int, tensor: Quantised, first: int, into: Array) -> None:
         whole = self.index.entries.slices.region(number)
@@ -282,18 +409,7 @@ class ScaledSource(ComposedSource):
         if index is not None:
             numbers, block[operand.axis] = np.take(numbers, index, operand.axis), 1
         top, left = (region.offset[axis] - low[axis] * block[axis] for axis in (-2, -1))
-        height, width = block
-        if width > 1 and numbers.shape[-1] > 1:
-            # The scale of each column: of blocks of 4, the columns 2 to 6 have the scales 0 0 1 1.
-            wide = np.repeat(numbers, min(width, region.shape[-1] + left), axis=-1)
-            numbers = wide[..., left : left + region.shape[-1]]
-        if height == 1 or numbers.shape[-2] == 1:
-            return np.asarray(_STEPS[sign](values, numbers))
-        result = np.empty_like(values)
-        for row in range(numbers.shape[-2]):
-            rows = (..., slice(max(0, row * height - top), (row + 1) * height - top), slice(None))
-            _STEPS[sign](values[rows], numbers[..., row : row + 1, :], out=result[rows])
-        return result
+        return apply_blocks(sign, values, numbers, block, top, left)
 
     def _shared(self, tensor: Quantised, sign: str, plane: Plane, region: Region) -> Floats:
         place = plane.key, region
@@ -303,10 +419,7 @@ class ScaledSource(ComposedSource):
             numbers = self._numbers(tensor, plane, region)
             wrong = ~np.isfinite(numbers) | (numbers == 0 if sign == "/" else False)
             _check_scales(numbers, wrong, plane, region, tensor)
-            with self._lock:
-                self._kept[place] = numbers
-                while sum(array.nbytes for array in self._kept.values()) > _KEPT_NBYTES:
-                    self._kept.popitem(last=False)
+            self._keep(place, numbers, _KEPT_NBYTES)
         return numbers
 
     def _groups(self, tensor: Quantised, plane: Plane) -> Ints:
@@ -427,41 +540,24 @@ class ScaledSource(ComposedSource):
         slices = self.stored.slices
         return slices.tensors.shape(int(slices.tensor[self.rows[key][0]]))
 
-    def _read(self, key: str, region: Region) -> Array:
-        rows = self.rows[key]
-        if len(rows) > 1:
-            slices = self.stored.slices
-            offset = slices.offset[rows, : region.rank]
-            stop = offset + slices.shape[rows, : region.rank]
-            meets = (offset < np.array(region.stop)) & (stop > np.array(region.offset))
-            rows = rows[meets.all(axis=1)]
-        if self.stored.runs is not None and self.stored.plain[rows].all():
-            return read_region(self.inner, self.stored, rows, region)
-        self._verify(rows)
-        return read_region(self.inner, self.stored, rows, region, is_verified=False)
 
-    def _verify(self, rows: Ints) -> None:
-        guarded = Evidence(self.inner, self.stored).is_guarded(rows)
-        decoded = ~self.stored.plain[rows] & self.inner.in_order(self.stored, rows)
-        for row in rows[guarded | decoded].tolist():
-            self.verified.verify(row)
-
-    # Members that get keys.
-
-    def _is_guarded(self, key: str) -> bool | None:
-        answer = self.inner.is_guarded(key)
-        if answer is None and key in self.rows:
-            return bool(Evidence(self.inner, self.stored).is_guarded(self.rows[key]).all())
-        return answer
-
-    def encodings(self) -> Mapping[str, str]:
-        return {}
-
-    def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes] | None:
-        return self.inner.objects([key for key in keys if key not in self.members], form)
-
-    def _members(self, key: str) -> Sequence[str]:
-        return self.members.get(key, (key,))
+def apply_blocks(
+    sign: str, values: Floats, numbers: Floats, block: Sequence[int], top: int, left: int
+) -> Floats:
+    """Return numbers after an operation with the numbers of their blocks, of which the first begins ``top``
+    rows above and ``left`` columns before the first number."""
+    height, width = block
+    if width > 1 and numbers.shape[-1] > 1:
+        # The scale of each column: of blocks of 4, the columns 2 to 6 have the scales 0 0 1 1.
+        wide = np.repeat(numbers, min(width, values.shape[-1] + left), axis=-1)
+        numbers = wide[..., left : left + values.shape[-1]]
+    if height == 1 or numbers.shape[-2] == 1:
+        return np.asarray(_STEPS[sign](values, numbers))
+    result = np.empty_like(values)
+    for row in range(numbers.shape[-2]):
+        rows = (..., slice(max(0, row * height - top), (row + 1) * height - top), slice(None))
+        _STEPS[sign](values[rows], numbers[..., row : row + 1, :], out=result[rows])
+    return result
 
 
 def _floats(elements: Array, values: Floats | None) -> Floats:

@@ -9,11 +9,15 @@ Q8_0, each of 32 numbers in 34 bytes, are uint8 of the shape [4096, 4352].
 
 A fault of a tensor (its type, its place) is a fault of its key and leaves the others readable.
 Nothing in a file tells if its data were changed: it has no checksums.
+
+A file that is written has tensors, each at a multiple of 32 bytes, some of them blocks. The metadata
+of a GGUF are copied byte for byte; a file that is made of others has none.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -37,14 +41,29 @@ from shardvar.formats.listing import (
     check_size,
     swapped,
 )
-from shardvar.formats.protocol import Finding
+from shardvar.formats.protocol import FileChecksums, FileWriter, Finding, NewCheckpoint
+from shardvar.layout.dtypes import Ints
 from shardvar.planning.index import Metadata
-from shardvar.records import replace
+from shardvar.planning.slices import Capabilities, SliceTable, TensorTable
+from shardvar.records import dataclass, replace
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, invalid
 from shardvar.wire.ggml import BLOCKS, NUMBERS, BlockType, dequantize
-from shardvar.wire.gguf import GGUF_MAGIC, GgufArray, GgufHeader, GgufTensor, Scalar, parse_gguf
+from shardvar.wire.gguf import (
+    ALIGNMENT,
+    GGUF_MAGIC,
+    GgufArray,
+    GgufHeader,
+    GgufTensor,
+    Scalar,
+    build_gguf,
+    parse_gguf,
+)
+from shardvar.wire.strict_json import parse_json
 from shardvar.wire.zip import overlapping
+
+if TYPE_CHECKING:
+    from shardvar.formats.sinks import OneFileSink
 
 
 def _read(storage: Storage, name: str) -> Listing:
@@ -74,7 +93,8 @@ def _read(storage: Storage, name: str) -> Listing:
     # Keys of several tensors, and a split file of another number of tensors than it states.
     place = f"{storage.path}: {name}"
     keys = Counter(tensor.name for header in headers.values() for tensor in header.tensors)
-    metadata = next(iter(headers.values())).metadata
+    first = next(iter(headers.values()))
+    metadata = first.metadata
     claim = metadata.get("split.tensors.count", keys.total())
     if count > 1 and not fault and claim != keys.total():
         cause = f"{place}: The parts have {keys.total()} tensors, not {claim}."
@@ -84,7 +104,7 @@ def _read(storage: Storage, name: str) -> Listing:
             cause = f"{place}: {key!r}: {times} tensors have this name."
             listing.faults[key] = InvalidCheckpoint(cause, WRITE_AGAIN)
     texts = {key: _text(value) for key, value in metadata.items()}
-    listing.metadata = Metadata(user=texts)
+    listing.metadata = Metadata(user=texts, native=first.copied)
     blocks = {key: each for key, each in blocks.items() if key not in listing.faults}
     listing.encodings = {key: block.name for key, block in blocks.items()}
     big = {each.key for each in listing.tensors if headers[each.file].is_big_endian}
@@ -217,4 +237,80 @@ def _text(value: Scalar | GgufArray) -> str:
 
 
 NAMES = FileNames(".gguf", begins_with(GGUF_MAGIC))
+
+
+# --- Writing
+
+
+@dataclass(frozen=True, slots=True)
+class GgufWriter(FileWriter):
+    """The frame of a file: its header, and zeros up to the place of the next tensor."""
+
+    native: tuple[bytes, ...]  # The metadata, as they are stored
+    encodings: Mapping[str, str]  # The types of blocks, by key
+
+    @property
+    def crc(self) -> None: ...
+
+    def header(self, slices: SliceTable) -> tuple[bytes, list[int]]:
+        """Return the header, and where each tensor begins in the data."""
+        starts = np.cumsum(-(-slices.nbytes // ALIGNMENT) * ALIGNMENT)
+        starts = np.concatenate([np.zeros(1, np.int64), starts])[: len(slices)]
+        tensors = []
+        for row, offset in enumerate(starts.tolist()):
+            key, dtype, shape = slices.key(row), slices.dtype(row), slices.region(row).shape
+            kinds = {name: number for number, name in NUMBERS.items()}
+            for number, block in BLOCKS.items():
+                if self.encodings.get(key) == block.name:
+                    kinds = {dtype: number}
+                    shape = (*shape[:-1], shape[-1] // block.nbytes * block.length)
+            if dtype not in kinds:
+                cause = f"{key!r} is of {dtype}, which GGUF only holds as blocks."
+                raise UnsupportedError(cause, "Leave it out with exclude= (--exclude).")
+            tensors.append(GgufTensor(key, shape, kinds[dtype], offset))
+        return build_gguf(self.native, tensors), starts.tolist()
+
+    def frame(
+        self, slices: SliceTable, start: Ints, checksums: FileChecksums
+    ) -> Iterator[tuple[int, bytes]]:
+        yield 0, self.header(slices)[0]
+        for stop in (start + slices.nbytes).tolist():
+            yield stop, bytes(-stop % ALIGNMENT)
+
+
+CAPABILITIES = Capabilities(
+    dtypes=frozenset([*NUMBERS.values(), "uint8"]),
+    slice_dtypes=frozenset(),
+    many_files=False,
+    holds_texts=False,
+)
+"""Whole tensors of these numbers, and of blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class GgufFormat(ListedFormat):
+    """GGUF: one file."""
+
+    capabilities: Capabilities = CAPABILITIES
+
+    def lay_out(self, new: NewCheckpoint) -> "OneFileSink":
+        from shardvar.formats.sinks import check_one_file, one_file  # of a write
+
+        encodings = parse_json(new.metadata.user.get("encodings", "{}").encode(), 2)
+        check_one_file(new, self)
+        writer = GgufWriter(new.metadata.native, encodings)
+        header, starts = writer.header(new.assignment.slices)
+        places = [len(header) + start for start in starts]
+        name = new.name.removesuffix(NAMES.suffix) + NAMES.suffix
+        empty = TensorTable.of([]).whole()
+        return one_file(new, name, places, writer, lambda: writer.header(empty)[0])
+
+    def remove(self, storage: Storage, name: str) -> None:
+        from shardvar.formats.sinks import remove_one_file  # of a write
+
+        remove_one_file(storage, name.removesuffix(NAMES.suffix) + NAMES.suffix)
+
+
 FORMAT = ListedFormat("gguf", NAMES.find, _read)
+BLOCKS_FORMAT = GgufFormat("gguf", NAMES.find, _read)
+"""The same, written on request."""

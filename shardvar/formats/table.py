@@ -135,7 +135,11 @@ _ANY_NAME = {"tensorflow", "pt", "flax"}
 """The formats that find some checkpoints by the bytes of files of any name: V1 checkpoints,
 ``metadata.pkl``, ``checkpoint_10``."""
 
-_LAYOUTS = {"orbax-plain": ("orbax", "PLAIN"), "universal": ("pt", "FOLDER")}
+_LAYOUTS = {
+    "orbax-plain": ("orbax", "PLAIN"),
+    "universal": ("pt", "FOLDER"),
+    "gguf-blocks": ("gguf", "BLOCKS_FORMAT"),
+}
 """Names of layouts that are written on request and read as their format: the format, and the name
 of the layout in its module."""
 

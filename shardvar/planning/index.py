@@ -101,6 +101,9 @@ class Metadata:
     carries them. Of a checkpoint that is read they are a claim, which ``verify`` compares; asking for
     them raises ``MalformedCheckpoint`` if their text is not one of digests."""
 
+    native: tuple[bytes, ...] = ()
+    """Metadata as GGUF has them, for a copy in GGUF."""
+
     @property
     def has_digests(self) -> bool:
         return not isinstance(self.digests, dict) or bool(self.digests)

@@ -24,7 +24,7 @@ from typing import Any, cast
 import numpy as np
 
 from shardvar.engine.pieces import VerifiedRows
-from shardvar.engine.quantised import Plane, Quantised, ScaledSource
+from shardvar.engine.quantised import BlockItem, Plane, Quantised, ScaledSource, block_entries
 from shardvar.engine.read import read_arrays
 from shardvar.errors import (
     READ_ERRORS,
@@ -41,7 +41,6 @@ from shardvar.formats.protocol import Source, WrappedSource
 from shardvar.layout.dtypes import Array, Ints, parse_dtype
 from shardvar.pictures.words import count, named
 from shardvar.planning.index import (
-    NO_CHECKSUM,
     EntryTable,
     TableIndex,
     concatenate_entries,
@@ -50,7 +49,6 @@ from shardvar.planning.index import (
     take_tensors,
 )
 from shardvar.planning.plan import plan_copies
-from shardvar.planning.slices import SliceTable, TensorTable, widen
 from shardvar.records import dataclass, field, replace
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.coded import CONFIG, DTYPES, KEEP, Model, StoredTensors
@@ -299,7 +297,9 @@ def dequantized(source: Source, storage: Storage, dequantize: bool | str) -> Sou
     order, bounds = stored.slices.by_tensor()
     keys = stored.slices.tensors.rows()
     rows_of = {key: order[bounds[row] : bounds[row + 1]] for key, row in keys.items()}
-    entries, rows, numbers = _entries(stored, rows_of, found, dtype_of)
+    entries, rows, numbers = block_entries(
+        stored, _items(description.facts, rows_of, found, dtype_of)
+    )
     faults = dict(source.index.faults.items())
     faults |= cast(Mapping[str, CheckpointError], found.faults)
     parts = {each.key: each.members for each in found.tensors.values()}
@@ -482,56 +482,20 @@ def read_json(storage: Storage, name: str) -> Any:
 # --- The source that reads them
 
 
-def _entries(
-    stored: EntryTable,
+def _items(
+    facts: Mapping[str, tuple[str, tuple[int, ...]]],
     rows_of: Mapping[str, Ints],
     found: QuantisedTensors,
     dtype_of: Callable[[Quantised], str],
-) -> tuple[EntryTable, Ints, dict[int, Quantised]]:
-    """Entries with numbers, [m] their stored rows, and the tensor of each entry with numbers."""
-    tensors = stored.slices.tensors
-    names, slices = list[tuple[str, str, tuple[int, ...]]](), list[tuple[Ints, Ints]]()
-    rows, numbers, first = [np.zeros(0, np.int64)], dict[int, Quantised](), 0
-    for row, key in enumerate(tensors.keys):
+) -> list[BlockItem]:
+    items = list[BlockItem]()
+    for key, (dtype, shape) in facts.items():
         if key in found.left_out:
             continue
-        held, tensor = rows_of[key], found.tensors.get(key)
-        offset, shape = stored.slices.offset[held], stored.slices.shape[held]
-        if tensor is None:
-            names.append((key, tensors.dtype(row), tensors.shape(row)))
-        else:
-            names.append((tensor.key, dtype_of(tensor), tensor.shape))
-            if tensor.plane.packing or tensor.is_reshaped or tensor.is_transposed:
-                # One slice: the bytes of a block may be in several.
-                rank, held = len(tensor.shape), held[:1]
-                offset, shape = np.zeros((1, rank), np.int64), np.array([tensor.shape], np.int64)
-            else:
-                offset, shape = (each[:, : len(tensor.shape)] for each in (offset, shape))
-            numbers |= dict.fromkeys(range(first, first + len(held)), tensor)
-        rows.append(held)
-        slices.append((offset, shape))
-        first += len(held)
-    table = TensorTable.of(names)
-    taken = np.concatenate(rows)
-    entries = stored.take(taken)
-    is_number = np.zeros(first, np.bool)
-    is_number[[*numbers]] = True
-    plain = entries.plain & ~is_number
-    rank = table.shapes.shape[1]
-    offset, shape = (
-        np.concatenate(
-            [np.full((0, rank), fill), *(widen(each[at], rank, fill)[:, :rank] for each in slices)]
-        )
-        for at, fill in enumerate((0, 1))
-    )
-    tensor_of = np.repeat(np.arange(len(table)), list(map(len, rows[1:])))
-    changed = replace(
-        entries,
-        slices=SliceTable.of(table, tensor_of, offset, shape, entries.slices.nbytes),
-        start=np.where(plain, entries.start, np.arange(first)),
-        checksum=np.where(is_number, NO_CHECKSUM, entries.checksum),
-        plain=plain,
-        # Runs are one table for all entries, so one tensor of numbers drops them for all.
-        runs=None if numbers else entries.runs,
-    )
-    return changed, taken, numbers
+        if (tensor := found.tensors.get(key)) is None:
+            items.append(BlockItem(key, dtype, shape, rows_of[key]))
+            continue
+        is_whole = bool(tensor.plane.packing) or tensor.is_reshaped or tensor.is_transposed
+        new = tensor.key, dtype_of(tensor), tensor.shape
+        items.append(BlockItem(*new, rows_of[key], tensor, is_whole))
+    return items

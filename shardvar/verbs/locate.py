@@ -746,7 +746,9 @@ def find_target(
         raise UnsupportedError(
             cause, "Name the format (--format), or end the name in .safetensors, .npz or .pt."
         )
-    if ending and not format_named(ending).capabilities.dtypes:
+    if ending == "gguf" and source and format_name in (None, ending):
+        format_name = "gguf-blocks"
+    elif ending and not format_named(ending).capabilities.dtypes:
         cause = (
             f"{given} has the ending of the format {ending}, which shardvar can read but not write."
         )

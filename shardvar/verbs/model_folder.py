@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
+from shardvar.engine.encoded import EncodedSource
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.files import look_into, put_in_place
+from shardvar.formats.protocol import Source
 from shardvar.formats.sinks import SideFile
 from shardvar.formats.table import names_of_target, usual_name
 from shardvar.layout.dtypes import is_floating
@@ -70,15 +72,34 @@ class ModelFiles:
 
 
 def with_model_files(
-    work: WritePlan, found: Sequence[Location], reader: Reader, *, is_cast: bool
+    work: WritePlan,
+    found: Sequence[Location],
+    reader: Reader,
+    payloads: Source,
+    *,
+    is_cast: bool,
 ) -> tuple[WritePlan, ModelFiles]:
     goal, source, files = work.target, found[0].storage, ModelFiles()
-    tensors = work.entries.slices.tensors
-    if found[0].format.name == "gguf":
+    tensors, described = work.entries.slices.tensors, dict[str, Any]()
+    if isinstance(payloads, EncodedSource):
+        tensors, described = payloads.stored.slices.tensors, {**payloads.config}
+        files.changed += payloads.notes
+    if goal.format.name == "gguf" and reader.metadata.native:
+        files.changed.append("the tokenizer and settings are the same as in the source")
+    elif goal.format.name == "gguf":
+        files.left[_OF_GGUF] = "the source has none; the package gguf writes a whole file"
+    elif found[0].format.name == "gguf":
         files.left[_OF_GGUF] = "texts of the metadata are kept, and tensors"
     elif any(key.startswith("blk.") for key in tensors.keys):
         files.left[_OF_GGUF] = "only tensors have its names; the package gguf writes a whole file"
     is_model = usual_name(goal.format.name) and not {*DESCRIPTIONS}.isdisjoint(source.names())
+    if described and not is_model:
+        # Only the description, which readers of the codes need.
+        file = SideFile(CONFIG, source, CONFIG)
+        if usual_name(goal.format.name) and goal.owns_folder:
+            files.copied.append(_adapted(file, tensors, files.changed, described))
+            return replace(work, side_files=files.copied), files
+        files.left[CONFIG] = "only a folder of safetensors gets the description of the quantisation"
     if not is_model or os.path.realpath(source.path) == os.path.realpath(goal.storage.path):
         return work, files
     places = reader.source.places or [(source, name) for name in reader.index.files]
@@ -97,8 +118,9 @@ def with_model_files(
         if each.storage != source and not {*DESCRIPTIONS}.isdisjoint(each.storage.names()):
             files.left[os.path.join(each.storage.path, "")] = "the first source's are copied"
     for number, file in enumerate(files.copied):
-        if file.path == CONFIG and (is_cast or is_dequantized):
-            files.copied[number] = _adapted(file, tensors, files.changed, is_dequantized)
+        if file.path == CONFIG and (is_cast or is_dequantized or described):
+            change = files.changed, described, is_dequantized
+            files.copied[number] = _adapted(file, tensors, *change)
     return replace(work, side_files=files.copied), files
 
 
@@ -149,20 +171,25 @@ def _leads_out(root: Storage, path: str) -> bool:
 
 
 def _adapted(
-    file: SideFile, written: TensorTable, changed: list[str], is_dequantized: bool
+    file: SideFile,
+    written: TensorTable,
+    changed: list[str],
+    described: dict[str, Any],
+    is_dequantized: bool = False,
 ) -> SideFile:
     sizes = Counter[str]()
     for dtype, shape in written.facts().values():
         sizes[dtype] += prod(shape) * is_floating(dtype)
     main = max(sizes, key=sizes.__getitem__, default="")
-    config = read_json(file.storage, CONFIG)
+    config = read_json(file.storage, CONFIG) or {}
     levels = described_parts(config)
     whole = _dtype_of(levels[0]) if levels else ""
     sentences = dict[str, None]()
     for level in levels:
         for name in [each for each in QUANTIZATION if is_dequantized and each in level]:
             del level[name]
-            sentences[f"{file.path}: {name} is left out"] = None
+            if name not in described:
+                sentences[f"{file.path}: {name} is left out"] = None
         # A part of a model may keep another dtype, which the cast left as it was.
         old = _dtype_of(level)
         if old in ("", main) or main not in _DTYPES or (old != whole and sizes[old]):
@@ -172,6 +199,9 @@ def _adapted(
             if isinstance(told, str) and told.removeprefix("torch.") == old:
                 level[name] = told.replace(old, main)
                 sentences[f"{file.path}: {name} is {main}, and was {old}"] = None
+    if described and isinstance(config, dict):
+        config |= described
+        sentences |= {f"{file.path}: {name} is written": None for name in described}
     if not sentences:
         return file
     changed += sentences

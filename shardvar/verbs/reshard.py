@@ -54,9 +54,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardvar.engine.cast import CastSource, cast_entries
+from shardvar.engine.encoded import EncodedSource
 from shardvar.engine.mapped import MappedSource, mapped
 from shardvar.engine.pool import Progress
-from shardvar.engine.quantised import ScaledSource
+from shardvar.engine.quantised import BlockSource
 from shardvar.errors import (
     ArgumentError,
     CorruptCheckpoint,
@@ -113,6 +114,7 @@ from shardvar.verbs.mapping import (
 )
 from shardvar.verbs.model_folder import components_of, with_model_files, write_pipeline
 from shardvar.verbs.problems import Damage
+from shardvar.verbs.quantization import check_not_quantised, quantised, scheme_named
 from shardvar.verbs.reader import Reader, find_objects, first_fault, open_found, warn_of_files
 from shardvar.verbs.renaming import Globs, matches_any, matching, new_names, select_keys, such_as
 from shardvar.verbs.reports import WriteReport
@@ -136,6 +138,10 @@ class Conversions:
     """Dtypes by globs, or the dtype of all floating-point tensors."""
     transpose: Globs = None
     """Globs of matrices to transpose."""
+    quantize: str | None = None
+    """The scheme that matrices are quantised to, after everything else."""
+    keep: Globs = None
+    """Globs of matrices that are not quantised."""
 
     def dtype_of_numbers(self, dequantize: bool | str) -> bool | str:
         """Dequantize to the dtype of a cast, so that a number is rounded once; else to float32."""
@@ -185,7 +191,11 @@ class Conversions:
         if is_matrix.any() or names is not tensors.keys:
             plan = plan_short_rules(tensors, names, is_matrix)
             stored, source = mapped(source, stored, plan, map_scratch)
-        return _cast(source, stored, {} if self.cast is None else self.cast, encodings, lost)
+        cast = {} if self.cast is None else self.cast
+        stored, source = _cast(source, stored, cast, encodings, lost)
+        if self.quantize is None:
+            return stored, source
+        return quantised(source, stored, self.quantize, self.keep, lost)
 
 
 def warn_without_scales(path: str, source: Source, entries: EntryTable) -> None:
@@ -277,6 +287,8 @@ def digest_of_reshard(
     # The entries as the index gives them: what a cast makes of the same bytes depends on the dtype
     # they are stored in.
     stored, source, made = work.entries, payloads, b""
+    if isinstance(source, EncodedSource):
+        made, stored, source = _blocks(source), source.stored, source.inner
     if isinstance(source, CastSource):
         stored, source = source.stored, source.inner
     used = source.files_read(stored)
@@ -309,7 +321,7 @@ def _blocks(source: Source) -> bytes:
     """The blocks of quantised tensors, which a model's description gives, and no file with values."""
     if isinstance(source, JoinedSource):
         return b"".join(map(_blocks, source.sources))
-    if isinstance(source, ScaledSource):
+    if isinstance(source, BlockSource):
         return repr([*dict.fromkeys(source.quantised.values())]).encode("utf-8", "surrogateescape")
     return _blocks(source.inner) if isinstance(source, WrappedSource) else b""
 
@@ -332,6 +344,8 @@ def reshard(
     transpose: str | Iterable[str] | None = None,
     cast: Mapping[str, str] | str | None = None,
     dequantize: bool | str = False,
+    quantize: str | None = None,
+    keep: str | Iterable[str] | None = None,
     digest: bool = False,
     keep_going: bool = False,
     force: bool = False,
@@ -383,6 +397,11 @@ def reshard(
         The dtype of all float tensors, or dtypes by globs of new names.
     dequantize : bool or dtype, default False
         Write the numbers of quantised tensors, as ``open_checkpoint`` reads them.
+    quantize : str, optional
+        The scheme to quantise matrices ``X.weight`` to, after all other changes, such as
+        ``"nvfp4"`` or ``"int4:32"``. The error of another name lists the schemes.
+    keep : str or iterable of str, optional
+        Globs of keys or modules that stay, next to embeddings, norms, routers and heads.
     digest : bool, default False
         Keep the digests of the tensors in the checkpoint, as ``save`` does. A source that carries
         digests has them compared, and the new checkpoint carries them where the format can.
@@ -430,10 +449,7 @@ def reshard(
     options = {**locals()}
     check_policy(policy)
     check_progress(progress)
-    # A map sees the keys that these take; the tensors that it makes have other names than the source's.
-    kept = (filter, exclude) if map is None else (None, None)
-    names = *kept, strip_prefix, rename or {}, add_prefix
-    changes = Changes(*names, Conversions(cast or None, transpose or None), partition, keep_going)
+    changes = _changes(options)
     dequantize = dequantize and changes.conversions.dtype_of_numbers(dequantize)
     plan = partial(plan_checkpoint, policy=policy, force=force)
     places = [look_at(each) for each in paths_of(source)]
@@ -448,7 +464,7 @@ def reshard(
     with _open(found, given, concat, filter, exclude, dequantize, changes, executor) as reader:
         stamp, opened = partial(digest_of_reshard, found, reader), reader.source
         carry = find_carry(reader, digest, not (found[1:] or concat or dequantize), keep_going)
-        reader, report_of_map = _mapped(reader, given, len(found), filter, exclude)
+        reader, report_of_map = _mapped(reader, given, len(found), changes, filter, exclude)
         move = partial(
             _move, executor=executor, found=found, dequantize=dequantize, progress=progress
         )
@@ -466,8 +482,15 @@ def reshard(
 
 
 def _mapped(
-    reader: Reader, given: Map | None, number: int, filter: Globs, exclude: Globs
+    reader: Reader,
+    given: Map | None,
+    number: int,
+    changes: "Changes",
+    filter: Globs,
+    exclude: Globs,
 ) -> tuple[Reader, Callable[[], Any] | None]:
+    if changes.conversions.quantize is not None:
+        check_not_quantised(reader)
     if given is None:
         return reader, None
     # Of several sources, the keys were chosen before they were joined.
@@ -488,6 +511,25 @@ def _find_sources(places: Sequence[SplitPath], keep_going: bool) -> list[Locatio
         if not each.members:
             check_not_a_part(each.format, each.storage, each.name, is_alone=len(locations) == 1)
     return locations
+
+
+def _changes(asked: Mapping[str, Any]) -> "Changes":
+    quantize, keep = asked["quantize"], asked["keep"] or None
+    if quantize is None and keep is not None:
+        raise ArgumentError(
+            "Nothing is quantised, so nothing is kept.", "Leave keep= (--keep) out."
+        )
+    if quantize is not None:
+        scheme_named(quantize)
+    if quantize is not None and asked["executor"] is not None:
+        cause = "The workers of an executor do not quantise."
+        raise UnsupportedError(cause, "Leave executor= (--workers, --dask) out.")
+    conversions = Conversions(asked["cast"] or None, asked["transpose"] or None, quantize, keep)
+    names: tuple[str, ...] = ("strip_prefix", "add_prefix", "partition", "keep_going")
+    # A map sees the keys that these take; the tensors that it makes have other names than the source's.
+    names += ("filter", "exclude") if asked["map"] is None else ()
+    own = {name: asked[name] for name in names}
+    return Changes(**own, rename=asked["rename"] or {}, conversions=conversions)
 
 
 _UNCHANGED = Conversions()
@@ -543,6 +585,7 @@ def rewrite(
     if ties and is_same and goal.format.capabilities.holds_ties:
         others = set(entries.slices.tensors.keys).difference(ties)
         entries, metadata, untied = take_tensors(entries, others), replace(metadata, ties=ties), ()
+    _check_blocks(goal, payloads)
     work = plan(goal, entries, partition=partition, metadata=metadata, source=payloads)
     sentence = ""
     if carry is not None:
@@ -550,7 +593,7 @@ def rewrite(
         work, sentence = carry(work, reader, *given, is_dry=move is None)
     if is_cast := bool(changes.conversions.cast):
         warn_without_scales(goal.path, payloads, chosen.entries)
-    work, files = with_model_files(work, found, reader, is_cast=is_cast)
+    work, files = with_model_files(work, found, reader, payloads, is_cast=is_cast)
     generation = stamp(payloads, work)
     # Check, before a directory is made; a write checks again under its lock.
     if move is not None:
@@ -568,6 +611,13 @@ def rewrite(
         return files.add_to(made)
 
     return write
+
+
+def _check_blocks(goal: Location, source: Source) -> None:
+    name = goal.format.name
+    if isinstance(source, EncodedSource) and source.encoder.nbytes and name != "gguf":
+        cause = f"The format {name} does not keep the type of blocks of {source.encoder.kind}."
+        raise UnsupportedError(cause, "Give a target that ends in .gguf, or choose another scheme.")
 
 
 def _move(
@@ -681,6 +731,8 @@ def _select(
     source, names = reader.source, tensors.keys if renamed is keys else renamed[: len(tensors)]
     if changes.conversions != _UNCHANGED or renamed is not keys:
         entries, source = changes.conversions.of(source, entries, names, encodings, lost)
+    if isinstance(source, EncodedSource):
+        encodings |= source.encodings()
     partition = changes.partition
     if lost and isinstance(partition, Mapping):
         # Globs that match only lost tensors are right, and cut nothing.
@@ -731,4 +783,7 @@ def _metadata(
     known = reader.metadata.paths.items()
     paths = {key: steps for key, steps in known if new.get(key) == key or key in empty}
     carried = dict(zip(map(new.__getitem__, objects), objects.values(), strict=True))
-    return Metadata(writer=WRITER, user=user, paths=paths, objects=carried, empty=empty)
+    return Metadata(
+        writer=WRITER, user=user, paths=paths, objects=carried, empty=empty,
+        native=reader.metadata.native,
+    )  # fmt: skip

@@ -242,6 +242,45 @@ def dequantize(blocks: npt.NDArray[np.uint8], name: str) -> _Floats:
         return np.asarray(_DECODERS[name](fields), np.float32).reshape(shape)
 
 
+ROUNDED = {"Q4_0": 4, "Q4_1": 4, "Q5_0": 5, "Q5_1": 5, "Q8_0": 8}
+"""The bits of an integer of the types that ``quantize`` makes."""
+
+
+def quantize(numbers: _Floats, name: str) -> npt.NDArray[np.uint8]:
+    """Return blocks of numbers, rounded to nearest, as the package gguf makes them: [..., numbers of a
+    row] -> [..., bytes of a row].
+
+    In types without a minimum, the number of the largest magnitude becomes the lowest integer, such
+    as -8, which has no positive counterpart: the scale has the other sign.
+
+    >>> dequantize(quantize(np.arange(32, dtype=np.float32), "Q4_0"), "Q4_0")[::8].tolist()
+    [0.0, 7.75, 15.5, 23.25]
+    """
+    bits, values = ROUNDED[name], numbers.reshape(-1, 32)
+    blocks = np.zeros(len(values), np.dtype(_FIELDS[name]))
+    with np.errstate(all="ignore"):
+        if name.endswith("1"):
+            least = values.min(axis=1, keepdims=True)
+            blocks["m"] = least[:, 0]
+            scale = (values.max(axis=1, keepdims=True) - least) / np.float32((1 << bits) - 1)
+            values, half = values - least, 0.5
+        else:
+            at = np.abs(values).argmax(axis=1, keepdims=True)
+            top, half = np.take_along_axis(values, at, axis=1), (1 << bits - 1) + 0.5
+            scale = np.abs(top) / np.float32(127) if bits == 8 else top / np.float32(-1 << bits - 1)
+        blocks["d"] = scale[:, 0]
+        values = values * np.where(scale == 0, np.float32(0), np.float32(1) / scale)
+    if bits == 8:  # halves are rounded away from 0
+        whole = np.floor(np.abs(values))
+        blocks["q"] = np.copysign(whole + (np.abs(values) - whole >= 0.5), values)
+    else:
+        codes = np.trunc(values + np.float32(half)).clip(0, (1 << bits) - 1).astype(np.uint8)
+        blocks["low"] = codes[:, :16] & np.uint8(15) | codes[:, 16:] << np.uint8(4)
+        if bits == 5:
+            blocks["high"] = np.packbits(codes >> np.uint8(4), axis=1, bitorder="little")
+    return blocks.view(np.uint8).reshape(*numbers.shape[:-1], -1)
+
+
 def _unpack(octets: _Array, width: int, bits: int) -> _Array:
     """Return small integers: of each ``width`` bytes first all lowest ``bits``, then all next ones.
 

@@ -21,6 +21,7 @@ left.
 
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import astuple
 
 import numpy as np
 
@@ -39,7 +40,9 @@ from shardvar.wire.damage import (
 
 GGUF_MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
-_ALIGNMENT = 32
+ALIGNMENT = 32
+_OF_LAYOUT = ("split.", "general.alignment", "general.file_type")
+"""Beginnings of the names of metadata that are not true of a copy."""
 _FIRST_NBYTES = 1 << 16
 """Bytes that are read first: the header of a file without a tokenizer."""
 
@@ -82,6 +85,8 @@ class GgufHeader:
     tensors: Sequence[GgufTensor]
     alignment: int  # of each offset
     data_start: int  # in bytes of the file
+    copied: tuple[bytes, ...] = ()
+    """The metadata as they are stored, without the file's layout; none of big-endian files."""
 
 
 @dataclass(slots=True)
@@ -144,18 +149,32 @@ def parse_gguf(read: ReadAt, file_nbytes: int) -> GgufHeader:
     cursor.check_room(num_tensors, _LEAST_TENSOR_NBYTES, "tensors")
     cursor.check_room(num_metadata, _LEAST_ENTRY_NBYTES, "metadata")
     metadata: dict[str, Scalar | GgufArray] = {}
+    copied = list[bytes]()
     for _ in range(num_metadata):
-        name = cursor.text()
+        start, name = cursor.position, cursor.text()
         if name in metadata:
             raise invalid(f"Two metadata are called {name!r}.")
         metadata[name] = _read_value(cursor, cursor.number("I"), name)
-    alignment = metadata.get("general.alignment", _ALIGNMENT)
+        if not (is_big_endian or name.startswith(_OF_LAYOUT)):
+            copied.append(cursor.data[start : cursor.position])
+    alignment = metadata.get("general.alignment", ALIGNMENT)
     # Reversed booleans are integers to Python; the type is compared, and so True is refused.
     if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
         raise invalid(f"The alignment is {alignment!r}, which is not a power of two.")
     tensors = [_read_tensor(cursor) for _ in range(num_tensors)]
     data_start = -(-cursor.position // alignment) * alignment
-    return GgufHeader(is_big_endian, metadata, tensors, alignment, data_start)
+    return GgufHeader(is_big_endian, metadata, tensors, alignment, data_start, (*copied,))
+
+
+def build_gguf(metadata: Sequence[bytes], tensors: Sequence[GgufTensor]) -> bytes:
+    """Return the header of a file of version 3, up to its data: the inverse of ``parse_gguf``."""
+    parts = [GGUF_MAGIC, struct.pack("<IQQ", 3, len(tensors), len(metadata)), *metadata]
+    for name, shape, kind, offset in map(astuple, tensors):
+        octets, rank = name.encode("utf-8", "surrogateescape"), len(shape)
+        form = f"<Q{len(octets)}sI{rank}QIQ"
+        parts.append(struct.pack(form, len(octets), octets, rank, *shape[::-1], kind, offset))
+    header = b"".join(parts)
+    return header + bytes(-len(header) % ALIGNMENT)
 
 
 def _read_version(cursor: _Cursor) -> bool:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def execute(arguments: Namespace) -> int:
-    from shardvar.maps.map import Map, shipped_maps
+    from shardvar.maps.map import Map
+    from shardvar.maps.shipped import shipped_maps
     from shardvar.verbs.problems import SCHEMA
 
     name = arguments.name
@@ -65,16 +66,14 @@ def _print_list(names: Sequence[str], arguments: Namespace) -> None:
 
 
 def _print_groups(names: Sequence[str]) -> None:
-    """Print the families of each direction: the part of a name from the source's program on."""
-    programs = {name.partition("-to-")[2] for name in names}
+    from shardvar.maps.shipped import family_name, shipped_models, split_name
+
     groups: dict[str, list[str]] = {}
     for name in names:
-        words = name.partition("-to-")[0].split("-")
-        starts = [start for start in range(1, len(words)) if "-".join(words[start:]) in programs]
-        start = min(starts, default=len(words) - 1)
-        family = "-".join(words[:start])
-        groups.setdefault(name[len(family) + 1 :], []).append(family)
-    for direction, families in sorted(groups.items(), key=lambda group: -len(group[1])):
+        models = [each for each in shipped_models()[name] if each[0].islower() and ":" not in each]
+        groups.setdefault(split_name(name)[1], []).extend(models)
+    for direction, some in sorted(groups.items(), key=lambda group: -len(group[1])):
+        families = sorted({*map(family_name, some)})
         say(f"{direction}: {', '.join(families[:_MOST_FAMILIES])}{_more(families)}")
     print()
     say(
@@ -103,9 +102,13 @@ def map_of(arguments: Namespace) -> "Map | None":
             raise ArgumentError(
                 f"--size gives {name} as {sizes[name]} and as {size}.", "Give it once."
             )
+    lift: dict[str, str] = {}
+    for text in arguments.lift or ():
+        pattern, _, lift[pattern] = text.rpartition("=")
     if arguments.map is None and not arguments.rule:
         for option, is_given in (
             ("--size", sizes),
+            ("--lift", lift),
             ("--inverse", arguments.inverse),
             ("--any-model", arguments.any_model),
         ):
@@ -116,7 +119,7 @@ def map_of(arguments: Namespace) -> "Map | None":
     from shardvar.maps.map import Map  # most commands are given no map
 
     found = Map(()) if arguments.map is None else Map.read(arguments.map)
-    found = found.extended(arguments.rule or (), sizes, any_model=arguments.any_model)
+    found = found.extended(arguments.rule or (), sizes, lift=lift, any_model=arguments.any_model)
     return found.inverse() if arguments.inverse else found
 
 

@@ -314,6 +314,7 @@ _SHARED = {
 --rule RULE  a rule, added to the map: 'h.{l}.w[i o] -> layers.{l}.w[o i]' (repeatable)
 --size NAME=N  the size of an index of the rules (repeatable)
 --inverse  use the map the other way
+--lift KEY=KIND  also map other tensors: 'optimizer.{key}.exp_avg=moment', or =value (repeatable)
 --any-model  use the map even if config.json names another model""",
     "limits": """
 | --max-file-size SIZE  fill files up to SIZE: 64MB, 64MiB, 4096
@@ -325,7 +326,7 @@ _SHARED = {
 <help>""",
     "help": "-h, --help  print this help",
 }
-_MAP = "a TOML file, or a name that `shardvar maps` lists"
+_MAP = "a TOML file, a name that `shardvar maps` lists, or to-gguf and the like: by config.json"
 
 _COMMANDS = f"""
 inspect: List the tensors of a checkpoint: keys, dtypes, shapes, sizes, shards and files.

@@ -12,6 +12,8 @@ Read it in this order:
     proof         what a rule takes of a tensor; each element is used once, and filled once
     fitting       the targets that rules make of the tensors of a checkpoint
     plan          the result, which the engine carries out
+    lifting       the map on each part of a training state
+    shipped       the shipped maps, by name and by model
     map           a map, its file, its inverse and its ranks
     report        what a map does with a checkpoint, in words
 """

@@ -424,6 +424,8 @@ class Fit:
     """The keys of objects, which have no elements, with their new names."""
     model: str = ""
     """The sentence on the model, for the report; empty if the map is for all."""
+    copies: Mapping[str, str] = field(default_factory=dict)
+    """Tensors that are left out if they equal others, each with the other."""
 
 
 @dataclass(slots=True)

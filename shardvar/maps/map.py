@@ -20,16 +20,15 @@ A map file is TOML:
     w = [0.5, 0.3, 0.2]                     # a list: w(n) is an element
     [requires]                              # entries of config.json, and their possible values
     "rope_scaling.rope_type" = ["none"]     # lacks = ["..."] names what others need
+    [lift]                                  # other tensors with the same keys (``lifting``)
+    "optimizer.{key}.exp_avg" = "moment"
 
 ``shardvar/maps/*.toml`` are maps that are shipped, and found by their names.
 """
 
 import os
 import re
-import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cache
-from importlib import resources
 from math import prod
 from numbers import Integral, Real
 from types import MappingProxyType
@@ -47,6 +46,7 @@ from shardvar.maps.language import (
     Side,
     parse_rule,
 )
+from shardvar.maps.lifting import Lift, fit_lifted
 from shardvar.maps.matching import (
     FILE_SIZE,
     Family,
@@ -61,6 +61,16 @@ from shardvar.maps.matching import (
 )
 from shardvar.maps.proof import TensorFacts
 from shardvar.maps.report import MapReport, map_report
+from shardvar.maps.shipped import (
+    choose_map,
+    find_shipped,
+    is_direction,
+    parse_toml,
+    shipped_file,
+    shipped_inverse,
+    shipped_maps,
+    shipped_models,
+)
 from shardvar.maps.substitution import put_in
 from shardvar.records import dataclass, field, replace
 from shardvar.storage.local import split_place
@@ -173,9 +183,10 @@ _KEYS: dict[str, tuple[str, Any]] = {
     "models": ("a list of texts", []),
     "lacks": ("a list of texts", []),
     "requires": ("a table of lists of texts", {}),
+    "lift": ("a table of texts", {}),
 }
 """The keys of a map file, each with its kind and its default."""
-_LAYOUT = "A map has rules = ['KEY -> KEY', ...], and maybe about, exact, models, lacks, [requires], [sizes]."
+_LAYOUT = "A map has rules = ['KEY -> KEY', ...], and maybe about, exact, models, lacks, [requires], [lift], [sizes]."
 
 
 class MappedCheckpoint(Protocol):
@@ -217,6 +228,9 @@ class Map:
         One sentence on the conversion.
     exact : bool, default False
         True to refuse rules with arithmetic.
+    lift : mapping of str to str, optional
+        Further tensors that the map is for: by their keys, with ``{key}`` for a key of the rules,
+        ``"value"``, or ``"moment"`` for a moment of an optimizer, which follows rules that move.
 
     Raises
     ------
@@ -239,6 +253,8 @@ class Map:
     """The sentence on the conversion."""
     exact: bool
     """True if rules with arithmetic are refused."""
+    lift: Mapping[str, str]
+    """The keys of further tensors that the map is for, each with its kind."""
     parsed: tuple[MapRule, ...] = field(repr=False, compare=False)
     """The rules, parsed."""
     name: str = field(default="", repr=False, compare=False)
@@ -253,6 +269,7 @@ class Map:
         sizes: Mapping[str, SizeValue] | None = None,
         about: str = "",
         exact: bool = False,
+        lift: Mapping[str, str] | None = None,
     ) -> None:
         listed = (rules,) if isinstance(rules, str) else tuple(rules)
         for number, rule in enumerate(listed):
@@ -268,11 +285,14 @@ class Map:
                     f"Rule {number + 1}, {each.text!r}, computes, and the map is exact.",
                     "Remove the rule, or 'exact = true', so that values may be rounded.",
                 )
+        for pattern, kind in (lift or {}).items():
+            Lift(pattern, kind)
         for name, value in (
             ("rules", tuple(rule.text for rule in parsed)),
             ("sizes", sizes),
             ("about", about),
             ("exact", exact),
+            ("lift", {**(lift or {})}),
             ("parsed", parsed),
             ("name", ""),
             ("family", Family()),
@@ -286,7 +306,8 @@ class Map:
         Parameters
         ----------
         path : path_like
-            The path of a TOML file, or a name that ``shardvar maps`` lists.
+            The path of a TOML file, or a name that ``shardvar maps`` lists. ``"to-gguf"`` is the
+            map to GGUF for the model that ``config.json`` next to the source names.
 
         Returns
         -------
@@ -300,14 +321,13 @@ class Map:
         """
         text = os.fspath(path)
         is_name = os.path.basename(text) == text and not text.endswith(_ENDING)
-        is_shipped = is_name and text in shipped_maps()
-        content = _shipped(text) if is_shipped else _read_file(text, is_name)
-        try:
-            table = tomllib.loads(content.decode("utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise MapError(f"{text} is not TOML: {error}.", f"Mend it: {_LAYOUT}") from None
-        found = cls._of_table(table, text)
-        return found._with(name=text if is_shipped else "")
+        if is_name and is_direction(text):
+            return cls(())._with(name=text, family=Family(text))
+        shipped = find_shipped(text) if is_name else None
+        content = shipped_file(shipped) if shipped else _read_file(text, is_name)
+        text = shipped or text
+        found = cls._of_table(parse_toml(content, text, _LAYOUT), text)
+        return found._with(name=shipped or "")
 
     @classmethod
     def _of_table(cls, table: Mapping[str, Any], path: str) -> Self:
@@ -339,6 +359,7 @@ class Map:
         rules: Iterable[str] = (),
         sizes: Mapping[str, SizeValue] | None = None,
         *,
+        lift: Mapping[str, str] | None = None,
         any_model: bool = False,
     ) -> "Map":
         """Return the map with more rules and sizes.
@@ -349,6 +370,8 @@ class Map:
             Rules that it gets in addition.
         sizes : mapping of str to int, float, str or list, optional
             Sizes that it gets; one that it has already is replaced.
+        lift : mapping of str to str, optional
+            Further tensors that it is for.
         any_model : bool, default False
             True to use the map also for models that it is not for, or does not make all of.
 
@@ -362,6 +385,7 @@ class Map:
             sizes={**self.sizes, **(sizes or {})},
             about=self.about,
             exact=self.exact,
+            lift={**self.lift, **(lift or {})},
         )
         ends = [rule.ends for rule in self.parsed] + [{}] * (len(longer.parsed) - len(self.parsed))
         pairs = zip(longer.parsed, ends, strict=True)
@@ -376,20 +400,22 @@ class Map:
         -------
         Map
             The map with the sides of each rule exchanged. A map and then its inverse give the same
-            keys, shapes and bytes. It knows the extents that the ranges of all rules have together:
-            of ``s=0:2`` and ``s=2``, 3. It may need sizes that the map itself reads from keys, such
-            as the number of experts.
+            keys, shapes and bytes, unless ``rest`` passes a key that another rule could make. It
+            knows the extents that the ranges of all rules have together: of ``s=0:2`` and ``s=2``,
+            3. It may need sizes that the map itself reads from keys, such as the number of experts.
 
         Raises
         ------
         MapError
-            If a rule has no inverse: one that computes, or with ``else``, ``also``, ``rest`` or
-            ``nothing``.
+            If a rule has no inverse: one that computes, or with ``else``, ``also`` or ``nothing``.
         """
+        if is_direction(self.name):  # of the rules in addition, too
+            way, _, target = self.name.partition("-")
+            other = f"{'from' if way == 'to' else 'to'}-{target}"
+            return self.extended()._with(name=other)
         problems = []
         for number, rule in enumerate(self.parsed):
-            obstacle = rule.exception or ("rest" if rule.is_rest else "")
-            obstacle = obstacle or ("arithmetic" if rule.has_arithmetic else "")
+            obstacle = rule.exception or ("arithmetic" if rule.has_arithmetic else "")
             if obstacle:
                 problems.append(
                     f"Rule {number + 1}, {rule.text!r}, has no inverse, because of {obstacle!r}."
@@ -403,10 +429,15 @@ class Map:
             error.problems = tuple(problems)
             raise error
         inverse = Map(
-            [f"{rule.target.text} -> {rule.source.text}" for rule in self.parsed if rule.target],
+            [
+                f"{'rest ' * rule.is_rest}{rule.target.text} -> {rule.source.text}"
+                for rule in self.parsed
+                if rule.target
+            ],
             sizes=self.sizes,
             about=f"The inverse of: {self.about}" if self.about else "",
             exact=self.exact,
+            lift=self.lift,
         )
         parsed = (
             replace(rule, ends=filled_ranges(self.parsed, rule.source)) for rule in inverse.parsed
@@ -432,14 +463,15 @@ class Map:
         MapReport
             The table of rules, the plan, and the problems.
         """
+        given = chosen(self, reader.path)
         tensors, objects = facts_of(reader)
         encodings = reader.encodings
-        if prefix := missing_rank(self.parsed, [*tensors, *objects]):
+        if prefix := missing_rank(given.parsed, [*tensors, *objects]):
             tensors = {prefix + key: facts for key, facts in tensors.items()}
             objects = [prefix + key for key in objects]
             encodings = {prefix + key: each for key, each in encodings.items()}
-        found = fit_map(self, tensors, objects, encodings, reader.path, reader.metadata.user)
-        return map_report(self.parsed, found, tensors, len(objects))
+        found = fit_map(given, tensors, objects, encodings, reader.path, reader.metadata.user)
+        return map_report(given.parsed, found, tensors, len(objects))
 
 
 def fit_map(
@@ -474,12 +506,32 @@ def fit_map(
             raise MapError(cause, f"{near}Correct it, or leave it out.")
     idle = {n for n, rule in enumerate(given.parsed) if rule.is_hidden}
     idle |= {n for n, r in enumerate(given.parsed) if not is_switched_on(r.condition, path)}
-    fit = fit_rules(given.parsed, tensors, objects, size_of, given.sizes, encodings, idle)
-    return replace(fit, model=model)
+
+    def fit(
+        rules: Sequence[MapRule], keys: Mapping[str, str], some: Mapping[str, TensorFacts]
+    ) -> Fit:
+        others = [inner for inner in keys if inner not in some]
+        coded = {inner: encodings[key] for inner, key in keys.items() if key in encodings}
+        return fit_rules(rules, some, others, size_of, given.sizes, coded, idle)
+
+    if given.lift:
+        return replace(fit_lifted(given.parsed, given.lift, tensors, objects, fit), model=model)
+    return replace(
+        fit(given.parsed, {key: key for key in (*tensors, *objects)}, tensors), model=model
+    )
+
+
+def chosen(given: Map, path: str) -> Map:
+    if not is_direction(given.name):
+        return given
+    found = Map.read(choose_map(given.name, path))
+    any_model = given.family == Family()
+    found = found.extended(given.rules, given.sizes, lift=given.lift, any_model=any_model)
+    return found.inverse() if given.name.startswith("from-") else found
 
 
 def with_files(given: Map, paths: Sequence[str]) -> Map:
-    """Return a map whose sizes have the values of JSON files next to the sources at ``paths``."""
+    given = chosen(given, paths[0])
     sizes: dict[str, SizeValue] = {}
     for name, size in given.sizes.items():
         found = FILE_SIZE.fullmatch(size) if isinstance(size, str) else None
@@ -499,34 +551,6 @@ def facts_of(reader: MappedCheckpoint) -> tuple[dict[str, TensorFacts], list[str
     for key in reader.faults:
         found.pop(key, None)
     return found, [*reader.faults]
-
-
-def shipped_maps() -> list[str]:
-    folder = resources.files("shardvar.maps")
-    return sorted(
-        each.name.removesuffix(_ENDING) for each in folder.iterdir() if each.name.endswith(_ENDING)
-    )
-
-
-def shipped_inverse(name: str) -> str | None:
-    """Return the name of the shipped map that goes the other way; None if there is none."""
-    before, _, target = name.partition("-to-")
-    names, words = {*shipped_maps()} if target else set[str](), before.split("-")
-    for count in range(1, len(words)):  # the family's words, then the source's
-        family, source = "-".join(words[:count]), "-".join(words[count:])
-        if (back := f"{family}-{target}-to-{source}") in names:
-            return back
-    return None
-
-
-@cache
-def shipped_models() -> dict[str, list[str]]:
-    files = {name: tomllib.loads(_shipped(name).decode("utf-8")) for name in shipped_maps()}
-    return {name: table.get("models", []) for name, table in files.items()}
-
-
-def _shipped(name: str) -> bytes:
-    return resources.files("shardvar.maps").joinpath(name + _ENDING).read_bytes()
 
 
 def _read_file(path: str, is_name: bool) -> bytes:

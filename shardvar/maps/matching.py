@@ -30,6 +30,7 @@ from math import prod
 from typing import Any
 
 from shardvar.errors import CheckpointError, MapError, StorageError
+from shardvar.limits import MAX_NAMED
 from shardvar.maps.expressions import SizeOf, float_of, parse_expression
 from shardvar.maps.language import (
     ANY_TEXT,
@@ -529,20 +530,28 @@ class Family:
             where, config, unknown = "", {}, error.cause
         types = [each for each in self.models if not each.startswith(_GGUF)]
         files = [each.removeprefix(_GGUF) for each in self.models if each.startswith(_GGUF)]
-        # The outermost type first, and the classes if the map has any.
+        # The outermost type first, and the classes if the map has any, or another map has them.
         given = [table.get("model_type") for table in _tables(config)]
-        if isinstance(config, dict) and any(each[0].isupper() for each in types):
-            classes = config.get("architectures")
-            given += classes if isinstance(classes, list) else ()
+        classes = config.get("architectures") if isinstance(config, dict) else ()
+        classes = [c for c in classes if isinstance(c, str)] if isinstance(classes, list) else []
+        other, is_others = _fitting(self.label, classes, shipped()), False
+        if other and other != self.label and set(types).isdisjoint(classes):
+            given, is_others = classes, True
+        elif any(each[0].isupper() for each in types):
+            given += classes
         named = [each for each in given if isinstance(each, str) and each]
         checked = []
         for place, models, found in ((where, types, named), (path, files, [architecture])):
             if models and found and found[0]:
-                if set(models).isdisjoint(found):
-                    cause = f"{self.label} is for {', '.join(models)}, and {place} says {found[0]}."
+                if is_others or set(models).isdisjoint(found):
+                    more = f" and {len(models) - MAX_NAMED} more" * (len(models) > MAX_NAMED)
+                    some = ", ".join(models[:MAX_NAMED]) + more
+                    cause = f"{self.label} is for {some}, and {place} says {found[0]}."
                     other = _fitting(self.label, named, shipped())
-                    raise MapError(cause, f"{other}{_NEVERTHELESS}")
-                checked.append(f"model checked: {place} says {found[0]}")
+                    remedy = f"For it: {other}. " if other else ""
+                    raise MapError(cause, remedy + _NEVERTHELESS)
+                own = next(each for each in found if each in models)
+                checked.append(f"model checked: {place} says {own}")
         for table in _tables(config):
             if table is config or table.get("model_type") in types:
                 self._check_required(where, table)
@@ -579,15 +588,14 @@ def _tables(value: Any) -> Iterator[dict[str, Any]]:
             yield from _tables(each)
 
 
+def is_like(name: str, other: str) -> bool:
+    (a, _, target), (b, _, goal) = name.partition("-to-"), other.partition("-to-")
+    return target == goal and a.rpartition("-")[2] == b.rpartition("-")[2]
+
+
 def _fitting(label: str, named: Collection[str], shipped: Mapping[str, Collection[str]]) -> str:
-    """The shipped map between the same libraries for a model, as the beginning of a remedy."""
-    source, _, target = label.partition("-to-")
-    for name, models in shipped.items():
-        other, _, goal = name.partition("-to-")
-        is_like = goal == target and other.split("-")[-1] == source.split("-")[-1]
-        if is_like and not set(named).isdisjoint(models):
-            return f"For it: {name}. "
-    return ""
+    fitting = (name for name, models in shipped.items() if not set(named).isdisjoint(models))
+    return next((name for name in fitting if is_like(label, name)), "")
 
 
 SizeValue = int | float | str | Sequence[int | float]

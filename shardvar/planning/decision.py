@@ -124,9 +124,8 @@ def _rules(
         matches = re.compile(translate(glob)).match  # what fnmatchcase does, but once
         matched = [row for row, key in enumerate(keys) if matches(key)]
         if not matched and glob != "*":
-            raise ArgumentError(
-                f"No tensor matches {glob!r}.", "`shardvar inspect` lists the keys."
-            )
+            such = f"Match a key that is written, such as {keys[0]!r}." if keys else ""
+            raise ArgumentError(f"No tensor matches {glob!r}.", such)
         rule[matched] = number
     # A cut of None takes its tensors back from earlier globs; the last place belongs to tensors
     # without a rule, -1.

@@ -14,7 +14,7 @@ A map may read several checkpoints as one, or make several, by their *ranks*:
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count, takewhile
 from math import prod
 from typing import Any
@@ -39,6 +39,7 @@ from shardvar.layout.dtypes import Array, is_whole
 from shardvar.layout.region import regions_of_range
 from shardvar.maps.map import (
     Map,
+    chosen,
     copies_left_out,
     facts_of,
     fit_map,
@@ -59,12 +60,13 @@ from shardvar.planning.index import EntryTable, TableIndex, concatenate_entries,
 from shardvar.planning.slices import SliceTable
 from shardvar.records import replace
 from shardvar.storage.scratch import map_scratch
+from shardvar.verbs.arguments import strings_of
 from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.compare.walk import PairWalk
 from shardvar.verbs.joined_source import RankSource
 from shardvar.verbs.locate import Location, Path, find_below, look_at
 from shardvar.verbs.reader import LazyTensor, Reader
-from shardvar.verbs.renaming import Globs, new_names, select_keys
+from shardvar.verbs.renaming import Globs, matches_any, new_names, select_keys
 from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.writing import WritePlan, report_of
 
@@ -98,10 +100,9 @@ def number_ranks(reader: Reader, given: Map, ranks: int | None) -> tuple[Reader,
 
 
 def check_left_out(
-    reader: Reader, given: Map, keys: Collection[str], left_out: Mapping[str, int]
+    reader: Reader, given: Map, copies: Mapping[str, str], left_out: Mapping[str, int]
 ) -> None:
     """Raise ``InconsistentTensor`` unless copies that a map leaves out are equal to those it keeps."""
-    copies = copies_left_out(given.parsed, left_out, keys, sizes_at(given.sizes, reader.path))
     for key, kept in copies.items():
         place = tensor_difference(reader[key], reader[kept])
         if place is not None:
@@ -368,12 +369,28 @@ def map_and_report(
     filter: Globs = None,
     exclude: Globs = None,
     ranks: int | None = None,
+    strip_prefix: str | None = None,
 ) -> tuple[Reader, Callable[[], MapReport]]:
     """As ``map_reader``, with what makes the report; ``ranks`` is the number of joined sources."""
+    given = chosen(given, reader.path)
     is_ranked, stored = reads_ranks(given.parsed), reader
     keys = None
     if filter is not None or exclude is not None:
-        keys = select_keys(list(reader), filter, exclude)
+        try:
+            keys = select_keys(list(reader), filter, exclude)
+        except ArgumentError as none:
+            made = map_and_report(reader, given, ranks=ranks, strip_prefix=strip_prefix)[0]
+            globs = [*strings_of(filter or (), "globs"), *strings_of(exclude or (), "globs")]
+            near = next((key for key in made if matches_any(key, globs)), "")
+            cause = f"{none.cause} With a map, --filter and --exclude take keys of the source"
+            also = f", and {near!r} is one that the map makes" if near else ""
+            raise ArgumentError(f"{cause}{also}.", none.remedy) from None
+    if strip_prefix is not None:
+        of_rank = {rf"re:([0-9]+/){re.escape(strip_prefix)}(.+)": r"\1\2"}
+        change = ({}, strip_prefix) if ranks is None else (of_rank, None)
+        new = dict(zip(reader, new_names([*reader], *change), strict=True))
+        keys = keys and {new[key] for key in keys}
+        reader = stored = renamed_reader(reader, *change)
     if is_ranked:
         reader, given = number_ranks(reader, given, ranks)
         if keys is not None and reader is not stored:
@@ -393,17 +410,22 @@ def map_and_report(
         if more:  # Python prints notes below the error.
             error.add_note("\n".join(f"  {line}" for line in first_problems(error.problems)))
         raise error
+    copies, left_out = {**found.copies}, found.plan.left_out
     if is_ranked:
-        check_left_out(reader, given, {*tensors}, found.plan.left_out)
+        size_of = sizes_at(given.sizes, reader.path)
+        copies |= copies_left_out(given.parsed, left_out, {*tensors}, size_of)
+    check_left_out(reader, given, copies, left_out)
     made = planned_reader(reader, found.plan, found.renamed)
     return made, lambda: map_report(given.parsed, found, tensors, len(objects))
 
 
-def renamed_reader(reader: Reader, rename: Mapping[str, str]) -> Reader:
-    if not rename:
+def renamed_reader(
+    reader: Reader, rename: Mapping[str, str], strip_prefix: str | None = None
+) -> Reader:
+    if not (rename or strip_prefix):
         return reader
     keys, stored = list(reader), reader.entries().slices.tensors.keys
-    names = dict(zip(keys, new_names(keys, rename), strict=True))
+    names = dict(zip(keys, new_names(keys, rename, strip_prefix), strict=True))
     plan = MapPlan([], {}, {key: names[key] for key in stored})
     return planned_reader(reader, plan, {key: names[key] for key in reader.index.faults})
 

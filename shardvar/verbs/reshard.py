@@ -377,7 +377,7 @@ def reshard(
     exclude : str or iterable of str, optional
         Globs of keys; none may match.
     strip_prefix : str, optional
-        A prefix that keys lose.
+        A prefix that keys lose, before a map sees them.
     rename : mapping of str to str, optional
         New names by old ones: globs, or of old names regular expressions with ``re:`` in front.
     add_prefix : str, optional
@@ -464,7 +464,7 @@ def reshard(
     with _open(found, given, concat, filter, exclude, dequantize, changes, executor) as reader:
         stamp, opened = partial(digest_of_reshard, found, reader), reader.source
         carry = find_carry(reader, digest, not (found[1:] or concat or dequantize), keep_going)
-        reader, report_of_map = _mapped(reader, given, len(found), changes, filter, exclude)
+        reader, report_of_map = _mapped(reader, given, len(found), changes, options)
         move = partial(
             _move, executor=executor, found=found, dequantize=dequantize, progress=progress
         )
@@ -486,16 +486,15 @@ def _mapped(
     given: Map | None,
     number: int,
     changes: "Changes",
-    filter: Globs,
-    exclude: Globs,
+    asked: Mapping[str, Any],
 ) -> tuple[Reader, Callable[[], Any] | None]:
     if changes.conversions.quantize is not None:
         check_not_quantised(reader)
     if given is None:
         return reader, None
     # Of several sources, the keys were chosen before they were joined.
-    chosen = (filter, exclude, None) if number == 1 else (None, None, number)
-    return map_and_report(reader, given, *chosen)
+    chosen = (asked["filter"], asked["exclude"], None) if number == 1 else (None, None, number)
+    return map_and_report(reader, given, *chosen, asked["strip_prefix"])
 
 
 def _find_sources(places: Sequence[SplitPath], keep_going: bool) -> list[Location]:
@@ -525,9 +524,9 @@ def _changes(asked: Mapping[str, Any]) -> "Changes":
         cause = "The workers of an executor do not quantise."
         raise UnsupportedError(cause, "Leave executor= (--workers, --dask) out.")
     conversions = Conversions(asked["cast"] or None, asked["transpose"] or None, quantize, keep)
-    names: tuple[str, ...] = ("strip_prefix", "add_prefix", "partition", "keep_going")
-    # A map sees the keys that these take; the tensors that it makes have other names than the source's.
-    names += ("filter", "exclude") if asked["map"] is None else ()
+    names: tuple[str, ...] = ("add_prefix", "partition", "keep_going")
+    # A map sees the keys that these leave; the tensors that it makes have other names than the source's.
+    names += ("filter", "exclude", "strip_prefix") if asked["map"] is None else ()
     own = {name: asked[name] for name in names}
     return Changes(**own, rename=asked["rename"] or {}, conversions=conversions)
 

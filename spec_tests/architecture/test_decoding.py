@@ -103,7 +103,11 @@ PARSERS = {
         "shardvar.extras",  # the metadata of this installation
         "shardvar.vectors",  # the wheel's own files
     },
-    ("tomllib", "loads"): {"shardvar.maps.map", "shardvar.cli.usage", "shardvar.verbs.quantization"},
+    ("tomllib", "loads"): {
+        "shardvar.maps.shipped",
+        "shardvar.cli.usage",
+        "shardvar.verbs.quantization",
+    },
 }
 """The parsers of texts that nest, by module and function, and the modules that may call them."""
 FORBIDDEN = {"ast", "configparser", "csv", "marshal", "pickle", "plistlib", "shelve", "xml", "yaml"}

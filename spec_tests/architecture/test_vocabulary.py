@@ -44,6 +44,7 @@ HOMES = {
         "verbs/joining.py",
         "engine/arithmetic.py",
         "engine/pieces.py",
+        "maps/lifting.py",
         "engine/lattices.py",
         "engine/mapped.py",
         *(f"maps/{name}.py" for name in ("binding", "fitting", "plan", "proof", "report")),

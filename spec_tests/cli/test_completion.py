@@ -15,7 +15,7 @@ from shardvar.cli.completion import _PAIRS, MANY, SCRIPTS, candidates
 from shardvar.cli.main import main
 from shardvar.cli.options import COMMANDS, Commands, make_parser
 from shardvar.formats.table import format_names
-from shardvar.maps.map import shipped_maps
+from shardvar.maps.shipped import shipped_maps
 
 KEYS = ["dense/bias", "dense/kernel", "odd name $HOME'\"", "step"]
 

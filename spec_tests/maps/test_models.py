@@ -9,7 +9,9 @@ import pytest
 
 import shardvar as sv
 from shardvar.errors import MapError
-from shardvar.maps.map import Map, shipped_maps, shipped_models
+from shardvar.maps.map import Map
+from shardvar.maps.matching import Family
+from shardvar.maps.shipped import choose_map, shipped_maps, shipped_models
 from spec_tests.helpers import model_families as families
 from spec_tests.helpers.command_line import Run, run
 
@@ -146,6 +148,48 @@ def test_each_verb_asks_for_the_model_and_any_model_answers(run: Run, tmp_path: 
     assert run("reshard", source, there, "--any-model").code == 2
     assert np.array_equal(sv.load(tmp_path / "again.safetensors")["blk.1.ffn_up.weight"],
                           sv.load(there)["blk.1.ffn_up.weight"])  # fmt: skip
+
+
+def test_a_direction_is_the_map_for_the_model_of_config_json(run: Run, tmp_path: Path) -> None:
+    """One that is for none or for several models is refused with the list."""
+    for model in MODELS:
+        key = "architectures" if model[0].isupper() else "model_type"
+        config = {key: [model] if model[0].isupper() else model}
+        (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        for goal in ("gguf", "megatron", "meta", "hf", "transformers"):
+            names = {name for name in SHIPPED if name.endswith(f"-to-{goal}")}
+            names = {name for name in names if model in SHIPPED[name].family.models}
+            if len(names) == 1:
+                assert choose_map(f"to-{goal}", str(tmp_path)) in names
+            else:
+                with pytest.raises(MapError, match=f"to-{goal} is") as caught:
+                    choose_map(f"to-{goal}", str(tmp_path))
+                assert all(name in str(caught.value) for name in names)
+    sizes = {"num_attention_heads": families.H, "num_key_value_heads": families.G}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mistral"} | sizes))
+    source, there = tmp_path / "m.safetensors", tmp_path / "there.safetensors"
+    sv.save(source, families.llama())
+    assert run("reshard", source, there, "--map", "to-gguf").code == 0
+    assert run("diff", source, there, "--map", "mistral-hf-to-gguf").code == 0
+    assert run("diff", there, source, "--map", "to-gguf", "--inverse").code == 0
+    with pytest.raises(MapError, match=r"There is no config\.json"):
+        choose_map("to-gguf", str(tmp_path / "none" / "m"))
+    for name in ("to-nowhere", "cohere-hf-to-gguf", "llama-hf-to-nowhere"):
+        with pytest.raises(MapError, match="There is no map"):
+            sv.Map.read(name)
+
+
+def test_a_map_that_names_the_class_goes_before_one_that_names_the_family(tmp_path: Path) -> None:
+    config = {"model_type": "a", "architectures": ["AModel"]}
+    shipped = {"a-hf-to-b": ["a"], "a-bare-hf-to-b": ["AModel"]}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    for name, models in shipped.items():
+        own = Family(name, tuple(models))
+        if name == "a-hf-to-b":
+            with pytest.raises(MapError, match=r"is for a, and .* says AModel.*For it: a-bare"):
+                own.check(str(tmp_path), "", lambda: shipped)
+        else:
+            assert own.check(str(tmp_path), "", lambda: shipped).endswith("says AModel")
 
 
 def test_a_printed_map_and_an_own_map_have_models(run: Run, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardvar.maps.map import Map, shipped_maps
+from shardvar.maps.map import Map
+from shardvar.maps.shipped import shipped_maps
 from spec_tests.helpers.map_arrays import map_arrays
 from spec_tests.helpers.shipped_maps import synthetic, with_numbers
 

@@ -13,6 +13,8 @@ from spec_tests.map_generators.moves import Axes, Part, Unsupported
 
 _NUMBER = re.compile(r"((?<![^.])\d+(?![^.])|(?<=_)\d+(?![^.]))")
 _INDICES = "lmkjhgf"
+_MOST = 8
+"""Values of a number of which each gets a rule."""
 
 Tokens = tuple[str, ...]
 """The texts of a key and the numbers between them: text, number, text, number, text."""
@@ -70,7 +72,7 @@ def rules_of(links: Sequence[Link]) -> tuple[list[str], dict[str, int | str]]:
         groups.setdefault((_tokens(link.file)[::2], _tokens(link.memory)[::2], shape), []).append(
             link
         )
-    found = [_generalised(group, varying) for group in groups.values()]
+    found = [rule for group in groups.values() for rule in _rules(group, varying)]
     sizes: dict[str, int | str] = {}
     for link in links:
         for name, size in {} if link.part is None else link.part.sizes.items():
@@ -96,6 +98,26 @@ def _varying(keys: Iterable[str]) -> set[Tokens]:
     return {beginning for beginning, found in numbers.items() if len(found) > 1}
 
 
+def _rules(group: Sequence[Link], varying: Sequence[set[Tokens]]) -> list[_Rule]:
+    """One rule, or one for each value of a number that no number in memory follows."""
+    try:
+        return [_generalised(group, varying)]
+    except Unsupported:
+        tokens = [_tokens(link.file) for link in group]
+        places = range(1, len(tokens[0]), 2)
+        counts = {place: len({each[place] for each in tokens}) for place in places}
+        place = min(
+            (n for n, each in counts.items() if 1 < each < _MOST), default=0, key=counts.get
+        )
+        if not place:
+            raise
+    parts: dict[str, list[Link]] = {}
+    for link, each in zip(group, tokens, strict=True):
+        parts.setdefault(each[place], []).append(link)
+    others = [varying[0] - {tokens[0][:place:2]}, varying[1]]
+    return [rule for part in parts.values() for rule in _rules(part, others)]
+
+
 def _generalised(group: Sequence[Link], varying: Sequence[set[Tokens]]) -> _Rule:
     """The one rule of links whose keys differ in their numbers only."""
     sides = [[_tokens(each.file) for each in group], [_tokens(each.memory) for each in group]]
@@ -110,7 +132,7 @@ def _generalised(group: Sequence[Link], varying: Sequence[set[Tokens]]) -> _Rule
     stacked = [each.part.memory_fixed[stack] for each in group if each.part] if stack else None
     for place, column in enumerate(columns[0]):
         beginning = sides[0][0][: 2 * place + 1 : 2]
-        partner = next((other for other in unused if columns[1][other] == column), None)
+        partner, shift = _partner(column, columns[1], unused)
         if stack and column == stacked and partner is None:
             names[0][place], stack = stack, ""
             continue
@@ -119,7 +141,8 @@ def _generalised(group: Sequence[Link], varying: Sequence[set[Tokens]]) -> _Rule
                 raise Unsupported(f"the numbers of {group[0].file} follow another rule")
             continue
         unused.remove(partner)
-        names[0][place] = names[1][partner] = next(free)
+        names[0][place] = next(free)
+        names[1][partner] = names[0][place] + (f"{shift:+}" if shift else "")
     if stack or any(len(set(columns[1][other])) > 1 for other in unused):
         raise Unsupported(f"the numbers of {group[0].memory} follow another rule")
     keys = [_written(side[0], named) for side, named in zip(sides, names, strict=True)]
@@ -127,6 +150,20 @@ def _generalised(group: Sequence[Link], varying: Sequence[set[Tokens]]) -> _Rule
         return _Rule(keys[0], keys[1])
     fixed = {n: v for n, v in part.memory_fixed.items() if n != part.stacked}
     return _Rule(keys[0], keys[1], part.file_axes, part.memory_axes, dict(part.file_fixed), fixed)
+
+
+def _partner(
+    column: Sequence[int], columns: Sequence[Sequence[int]], unused: Sequence[int]
+) -> tuple[int | None, int]:
+    """The numbers that equal others, or differ by a shift; None if there are none."""
+    found = dict[int, int]()
+    for other in unused:
+        shifts = {b - a for a, b in zip(column, columns[other], strict=True)}
+        if shifts == {0}:
+            return other, 0
+        if len(shifts) == 1 and len(set(column)) > 1:
+            found[other] = shifts.pop()
+    return next(iter(found.items()), (None, 0))
 
 
 def _written(tokens: Tokens, names: Sequence[str]) -> str:

@@ -38,14 +38,6 @@ NUMBERS = {
     "linear_num_value_heads": 4,
 }
 """The number that replaces a larger one of the same name."""
-VARIANTS: tuple[dict[str, Any], ...] = (
-    {},
-    {"tie_word_embeddings": False},
-    {"tie_word_embeddings": True},
-    {"attention_bias": True},
-    {"mlp_only_layers": [0]},
-)
-"""Settings that give a family other names. A family that does not have one is built without it."""
 SETTINGS: dict[str, dict[str, Any]] = {
     "dots1": {"n_routed_experts": 12, "n_shared_experts": 2, "num_experts_per_tok": 2},
     "esm": {"vocab_size": 99},
@@ -53,8 +45,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv", "full_attention"]},
 }
 """What the default configurations of some families lack."""
-MOST_ELEMENTS = 40_000_000
-"""Parameters of a model that is still small enough."""
 
 
 def shrink(config: Any) -> None:

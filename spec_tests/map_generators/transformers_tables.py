@@ -6,12 +6,11 @@ axes of each tensor instead of its values.
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import replace
 from typing import Any
 
 from spec_tests.map_generators.moves import Part, Unsupported, moved, start
-from spec_tests.map_generators.rules import Link, rules_of
-from spec_tests.map_generators.tiny_models import VARIANTS, conversions, model_of
+from spec_tests.map_generators.rules import Link
+from spec_tests.map_generators.tiny_models import conversions
 
 
 def links_of(model: Any) -> list[Link]:
@@ -60,27 +59,3 @@ def _moved(converter: Any, members: Mapping[str, str], state: Any, config: Any) 
     for operation in converter.operations:
         tensors = moved(operation, tensors, config, len(converter.target_patterns), patterns)
     return tensors
-
-
-def map_of(family: str) -> tuple[list[str], dict[str, int | str]] | None:
-    """Return the rules and the sizes of a family; None if its files have the names of memory."""
-    links, built = dict[tuple[Any, ...], Link](), 0
-    for variant in VARIANTS:
-        try:
-            model = model_of(family, variant, "meta")
-        except LookupError:
-            if variant:
-                continue
-            raise
-        except Exception as error:  # noqa: BLE001 - models raise anything.
-            if variant:
-                continue
-            reason = str(error).strip().splitlines()[0][:100]
-            raise Unsupported(f"no tiny model can be built: {reason}") from None
-        built += 1
-        for link in links_of(model):
-            part = link.part and replace(link.part, extents={})
-            links.setdefault((link.file, link.memory, repr(part)), link)
-    if all(link.part is None and link.file == link.memory for link in links.values()):
-        return None
-    return rules_of([*links.values()])

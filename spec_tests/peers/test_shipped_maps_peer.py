@@ -31,13 +31,15 @@ SIZES = {
 MODELS = {
     "llama": ("LlamaConfig", "LlamaForCausalLM"),
     "qwen3": ("Qwen3Config", "Qwen3ForCausalLM"),
+    "qwen2": ("Qwen2Config", "Qwen2ForCausalLM"),
+    "phi3": ("Phi3Config", "Phi3ForCausalLM"),
 }
 
 
 def tiny_model(family: str) -> Any:
     config, model = MODELS[family]
     torch.manual_seed(7)
-    found = getattr(transformers, model)(getattr(transformers, config)(**SIZES))
+    found = getattr(transformers, model)(getattr(transformers, config)(**SIZES, pad_token_id=0))
     with torch.no_grad():
         # Norms of 1 and small weights would hide a wrong order.
         for parameter in found.parameters():
@@ -77,9 +79,9 @@ def test_transformers_reads_the_gguf_file_as_the_same_model(family: str, tmp_pat
     assert not fit.problems
     write_gguf(tmp_path / "model.gguf", family, carry_out(fit.plan, arrays))
     # The name of each tensor is that of the package's own table.
-    kind = gguf.MODEL_ARCH.LLAMA if family == "llama" else gguf.MODEL_ARCH.QWEN3
+    kind = getattr(gguf.MODEL_ARCH, family.upper())
     table = gguf.get_tensor_name_map(kind, SIZES["num_hidden_layers"])
-    named = {table.get_name(key, try_suffixes=(".weight",)) for key in arrays}
+    named = {table.get_name(key, try_suffixes=(".weight", ".bias")) for key in arrays}
     assert named == {target.key for target in fit.plan.every_target()}
     # Read back, it is the same model: the same tensors, and the same outputs.
     (tmp_path / "config.json").unlink()

@@ -1,6 +1,7 @@
 """The shipped maps between the files of transformers 5 and its memory, against transformers itself."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,14 @@ import pytest
 
 import shardvar as sv
 from shardvar.maps.map import Map
+from shardvar.maps.shipped import choose_map
 from spec_tests.helpers.map_arrays import map_arrays
+from spec_tests.map_generators.cases import Case, build, classes
 from spec_tests.map_generators.tiny_models import model_of
 from spec_tests.map_generators.transformers_maps import (
     FAMILIES,
     check_map,
+    example_of,
     name_of,
     table_names,
 )
@@ -84,10 +88,32 @@ def test_files_and_memory_of_a_model_and_back_to_equal_outputs(family: str, tmp_
         assert torch.equal(again(ids).logits, model(ids).logits)
 
 
+def map_of(case: Case, path: Path) -> Map:
+    """The map that `--map to-transformers` chooses."""
+    config = {"model_type": case.family, "architectures": [case.of_model]}
+    (path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return Map.read(choose_map("to-transformers", str(path)))
+
+
 @pytest.mark.parametrize("family", QUICK_FAMILIES)
-def test_a_map_and_its_inverse_do_what_transformers_does(family: str) -> None:
-    """The larger ones were tried by the generator when it wrote the map."""
-    check_map(Map.read(name_of(family)), model_of(family, {}, "cpu"))
+def test_a_map_and_its_inverse_do_what_transformers_does(family: str, tmp_path: Path) -> None:
+    """For each class; the generator tried larger ones, and all settings, when it wrote the map."""
+    count = 0
+    for of_model in classes()[family]:
+        case = Case(family, of_model)
+        if f"{family} {of_model}" not in LISTED["not covered"]:
+            with suppress(TypeError, ValueError, AttributeError, ImportError):
+                check_map(map_of(case, tmp_path), build(case, "cpu"))
+                count += 1
+    assert count
+
+
+@pytest.mark.parametrize("family", "deepseek_v2 deepseek_v3 dots1 jamba dinov2 nomic_bert".split())
+def test_a_map_fits_all_heads_of_a_published_model(family: str, tmp_path: Path) -> None:
+    """At default sizes, which have dense first layers, and attention between Mamba's layers."""
+    for of_model in classes()[family]:
+        case = Case(family, of_model, None, is_tiny=False)
+        example_of(case).check(map_of(case, tmp_path))
 
 
 def test_no_table_of_the_installed_transformers_is_missing() -> None:

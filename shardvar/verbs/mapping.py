@@ -15,6 +15,7 @@ A map may read several checkpoints as one, or make several, by their *ranks*:
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import count, takewhile
 from math import prod
 from typing import Any
@@ -379,10 +380,12 @@ def map_and_report(
         try:
             keys = select_keys(list(reader), filter, exclude)
         except ArgumentError as none:
-            made = map_and_report(reader, given, ranks=ranks, strip_prefix=strip_prefix)[0]
+            made: Iterable[str] = ()
+            with suppress(MapError):
+                made = map_and_report(reader, given, ranks=ranks, strip_prefix=strip_prefix)[0]
             globs = [*strings_of(filter or (), "globs"), *strings_of(exclude or (), "globs")]
             near = next((key for key in made if matches_any(key, globs)), "")
-            cause = f"{none.cause} With a map, --filter and --exclude take keys of the source"
+            cause = f"{none.cause} With a map, filter and exclude take keys of the source"
             also = f", and {near!r} is one that the map makes" if near else ""
             raise ArgumentError(f"{cause}{also}.", none.remedy) from None
     if strip_prefix is not None:

@@ -244,3 +244,20 @@ def test_a_word_filters_and_a_terminal_groups_the_families(run: Run) -> None:
         assert there <= {*names} and (not more or int(more.split()[0]) > 0)
         found |= there
     assert len(found) > 50
+
+
+def test_filters_say_whose_keys_they_take(run: Run, tmp_path: Path) -> None:
+    """Of a resharding, the source's; of a comparison, the keys that the map makes."""
+    source, fused = write(tmp_path), tmp_path / "fused.safetensors"
+    words = ["--strip-prefix", "0.", "--rule", FUSE.replace("{l}.", "")]
+    for option, glob, more in (
+        ("--filter", "0.gate_up*", "keys of the source, and '0.gate_up.w' is one"),
+        ("--exclude", "0.gate_up*", "keys of the source, and '0.gate_up.w' is one"),
+        ("--filter", "zzz", "keys of the source."),
+    ):
+        refused = run("reshard", source, fused, "--rule", FUSE, option, glob)
+        assert refused.code == 2 and more in refused.err, refused.err
+    assert run("reshard", source, fused, *words, "--filter", "0.*").code == 0
+    assert list(sv.load(fused)) == ["gate_up.w"]
+    refused = run("diff", source, fused, "--rule", FUSE, "--filter", "0.gate.*")
+    assert refused.code == 2 and "take the keys that it makes" in refused.err

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from shardvar.engine.pool import Progress
 from shardvar.errors import (
+    ArgumentError,
     CheckpointError,
     MissingExtra,
     ShardvarError,
@@ -240,6 +241,16 @@ def _opened(found: list[Location], dequantize: bool | str) -> Reader:
     return open_numbered(found, None, None, dequantize=dequantize)
 
 
+def _selected(keys: list[str], chosen: tuple[Globs, Globs], *, has_map: bool) -> set[str]:
+    try:
+        return select_keys(keys, *chosen)
+    except ArgumentError as error:
+        if not has_map:
+            raise
+        cause = f"{error.cause} With a map, filter and exclude take the keys that it makes."
+        raise ArgumentError(cause, error.remedy) from None
+
+
 def _diff(
     a: list[Location],
     b: list[Location],
@@ -275,7 +286,7 @@ def _diff(
             from shardvar.verbs.mapping import renamed_reader
 
             one = renamed_reader(one, rename)
-        keys = select_keys(list(dict.fromkeys([*one, *other])), *chosen)
+        keys = _selected(list(dict.fromkeys([*one, *other])), chosen, has_map=given is not None)
         keys_a, keys_b = ([key for key in each if key in keys] for each in (one, other))
         walk = PairWalk(Blocks.of(one), Blocks.of(other), tolerance, ignore_dtype, progress)
         report = compare_keys(

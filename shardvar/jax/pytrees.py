@@ -345,7 +345,8 @@ def _wanted(reader: Reader, key: str, value: Any, cast: bool) -> _Wanted | None:
         raise ArgumentError(cause, "Give the template the same kind of value.")
     if type(value) in _KINDS and stored.dtype.startswith(_KINDS[type(value)]):
         form = replace(form, dtype=stored.dtype)
-    check_stored_tensor(reader, key, form.shape, form.dtype, cast=cast)
+    facts = (stored.dtype, stored.shape), (form.dtype, form.shape)
+    check_stored_tensor(reader.path, key, *facts, cast=cast)
     return _Wanted(value, form, devices)
 
 

@@ -38,6 +38,7 @@ from shardvar.planning.slices import (
     SliceTable,
     TensorTable,
     cuttable_rows,
+    rows_in_file_order,
     stack,
     widen,
 )
@@ -181,8 +182,16 @@ def decide(
     assignment = policy.assign(slices, capabilities._replace(slice_dtypes=may_cut))
     seconds = clock() - start
     check_answer(slices, assignment, capabilities)
-    plan = plan_copies(sources, assignment.slices)
-    return Decision(assignment, plan, seconds, find_exceeding(policy, assignment))
+    exceeding = find_exceeding(policy, assignment)
+    assignment = in_file_order(assignment, capabilities)
+    return Decision(assignment, plan_copies(sources, assignment.slices), seconds, exceeding)
+
+
+def in_file_order(assignment: Assignment, capabilities: Capabilities) -> Assignment:
+    if not capabilities.file_order:
+        return assignment
+    rows = rows_in_file_order(assignment.slices, capabilities)
+    return replace(assignment, slices=assignment.slices.take(rows), file=assignment.file[rows])
 
 
 def find_exceeding(policy: Policy, assignment: Assignment) -> tuple[Exceeding, ...]:

@@ -329,9 +329,12 @@ def of_tensors(entries: EntryTable, rows: Ints) -> EntryTable:
     # The new row of each tensor, -1 for those left out: if rows 0 and 2 of three are kept, it is 0,
     # -1, 1.
     tensors = entries.slices.tensors
+    if np.array_equal(rows, np.arange(len(tensors))):
+        return entries
     position = np.full(len(tensors), -1, dtype=np.int64)
     position[rows] = np.arange(len(rows))
-    chosen = entries.take(np.flatnonzero(position[entries.slices.tensor] >= 0))
+    order = np.argsort(position[entries.slices.tensor], kind="stable")
+    chosen = entries.take(order[position[entries.slices.tensor[order]] >= 0])
     tensor = position[chosen.slices.tensor]
     slices = replace(chosen.slices, tensors=tensors.take(rows), tensor=tensor)
     return replace(chosen, slices=slices)

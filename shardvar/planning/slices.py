@@ -392,11 +392,27 @@ class Capabilities(NamedTuple):
     is_exact: bool = False
     """True if a data file has only the bytes of slices that the index names: one is left out by
     writing the file again."""
+    file_order: tuple[str, ...] = ()
+    """The dtypes in the order of their tensors in a data file, and then by name; empty for the order of
+    the policy's answer."""
     folder_index: str = ""
     """The name of the index of a format whose checkpoint is a folder, which holds no other
     checkpoint; else empty."""
     folders: frozenset[str] = frozenset()
     """The names of checkpoints that are folders, of a format whose other checkpoints are files."""
+
+
+def rows_in_file_order(slices: SliceTable, capabilities: Capabilities) -> Ints:
+    """Return the rows of slices in the order that a format has within each data file."""
+    places = {code(name): place for place, name in enumerate(capabilities.file_order)}
+    if not places:
+        return np.arange(len(slices))
+    tensors = slices.tensors
+    keys = [key.encode("utf-8", "surrogatepass") for key in tensors.keys]
+    named = [*zip(map(places.get, tensors.codes.tolist()), keys, strict=True)]
+    rank = np.empty(len(tensors), np.int64)
+    rank[sorted(range(len(tensors)), key=named.__getitem__)] = np.arange(len(tensors))
+    return np.argsort(rank[slices.tensor], kind="stable")
 
 
 def check_holds(slices: SliceTable, capabilities: Capabilities, format_name: str) -> None:

@@ -8,6 +8,9 @@ holds, and a copy of them for a save in the background.
                      any other tensor the whole
     order            by the texts of the keys, the same in all processes, also if each has filled its dicts in
                      another order: ``state_dict`` and ``load_state_dict`` may call collectives
+    parts            of a tensor of a class that torch can flatten, such as a quantised one: each is a
+                     tensor with its own key; attributes of other classes of tensors are values
+    lists            get the length that they have in the checkpoint, such as the histories of LBFGS
     slots            of an optimizer that has not made a step: PyTorch fills its state at its first step,
                      and a checkpoint has some. So ``load`` makes a slot that the checkpoint has: one of
                      the parameter's shape is divided as the parameter is, any other one, such as a
@@ -20,9 +23,10 @@ holds, and a copy of them for a save in the background.
 
 import gc
 import io
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -111,16 +115,25 @@ class LoadedObject:
     state: Any
 
 
-def leaves_of_state(state: Any, owners: list[LoadedObject]) -> dict[str, Leaf]:
-    """Return the leaves of a state by their keys; append its objects with a state to ``owners``."""
+def leaves_of_state(
+    state: Any, owners: list[LoadedObject], lists: dict[str, Leaf] | None = None
+) -> dict[str, Leaf]:
+    """Return the leaves of a state by their keys; append its objects with a state to ``owners``.
+
+    Its lists that have leaves in them, by their keys, go to ``lists``."""
     if not isinstance(state, Mapping):
         cause = f"The state is a {type(state).__name__}."
         raise ArgumentTypeError(cause, "Give a dict, such as {'model': model.state_dict()}.")
-    return by_key(_walk((), state, None, None, owners))
+    return by_key(_walk((), state, None, None, owners, {} if lists is None else lists))
 
 
 def _walk(
-    path: tuple[str | int, ...], value: Any, holder: Any, name: Any, owners: list[LoadedObject]
+    path: tuple[str | int, ...],
+    value: Any,
+    holder: Any,
+    name: Any,
+    owners: list[LoadedObject],
+    lists: dict[str, Leaf],
 ) -> Iterator[Leaf]:
     if _has_state(value):
         own = value.state_dict()
@@ -128,12 +141,80 @@ def _walk(
         value = own
     if isinstance(value, Mapping):
         for key in sorted(value, key=lambda each: (str(each), type(each).__qualname__)):
-            yield from _walk((*path, str(key)), value[key], value, key, owners)
+            yield from _walk((*path, str(key)), value[key], value, key, owners, lists)
     elif isinstance(value, list) and _is_inner(value):
+        lists[".".join(map(str, path))] = Leaf(path, value, holder, name)
         for index, each in enumerate(value):
-            yield from _walk((*path, index), each, value, index, owners)
+            yield from _walk((*path, index), each, value, index, owners, lists)
+    elif isinstance(value, torch.Tensor):
+        parts = _parts_of(".".join(map(str, path)), value)
+        if parts is None:
+            yield Leaf(path, value, holder, name)
+            parts = {} if type(value) in _PLAIN or is_divided(value) else vars(value)
+        for part, each in parts.items():
+            yield from _walk((*path, part), each, parts, part, owners, lists)
     else:
         yield Leaf(path, value, holder, name)
+
+
+CLASS = "__class__"
+"""The last step of the key of the class of a tensor that is saved by its parts, and its settings."""
+
+
+def _parts_of(key: str, tensor: Any) -> dict[str, Any] | None:
+    """Return the tensors that a tensor consists of, and its class; None if it is not made of others.
+
+    A DTensor of such tensors has a DTensor for each of its parts.
+    """
+    if hasattr(tensor, "local_shards"):
+        return None
+    if tensor.is_nested:
+        remedy = "Save what it consists of: x.values() and x.offsets(), or x.unbind()."
+        raise UnsupportedError(f"{key!r} is a nested tensor.", remedy)
+    if type(tensor) in _PLAIN:
+        return None
+    if torch.nn.parameter.is_lazy(tensor):
+        cause = f"{key!r} is of a lazy module that has not seen a batch, and has no shape."
+        raise ArgumentError(cause, "Run the module once first.")
+    is_spread = isinstance(tensor, DTensor)
+    local = tensor._local_tensor if is_spread else tensor
+    if isinstance(local, DTensor) or not hasattr(local, "__tensor_flatten__"):
+        return None
+    names, settings = local.__tensor_flatten__()
+    parts = {each: getattr(local, each) for each in names}
+    if is_spread:
+        if any(each.shape != local.shape for each in parts.values()):
+            cause = (
+                f"{key!r} is a DTensor of {type(local).__name__}, whose parts have other shapes."
+            )
+            raise UnsupportedError(cause, "Save it before it is divided, or dequantized.")
+        mesh, spread = tensor.device_mesh, tensor.placements
+        of_whole = {"shape": tensor.shape, "stride": tensor.stride()}
+        for each, part in parts.items():
+            parts[each] = DTensor.from_local(part, mesh, spread, run_check=False, **of_whole)
+    known = [f"{each}={value!r}" for each, value in _items(settings) if _is_setting(value)]
+    return parts | {CLASS: [type(local).__qualname__, [*tensor.shape], sorted(known)]}
+
+
+def check_class(key: str, given: Any, stored: Any) -> None:
+    """Raise unless tensors that are saved by their parts are of one class, with the same settings."""
+    if given != stored:
+        cause = f"{key.removesuffix(f'.{CLASS}')!r} is a {stored[0]} in the checkpoint, with"
+        cause = f"{cause} {stored[1:]}, and a {given[0]} in the state, with {given[1:]}."
+        raise ArgumentError(cause, "Give the state a tensor of the same class and settings.")
+
+
+def _items(settings: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(settings, Mapping):
+        return settings.items()
+    return enumerate(settings if isinstance(settings, Sequence) else [settings])
+
+
+def _is_setting(value: Any) -> bool:
+    """Return True if the text of a value tells what it is, in any process."""
+    if isinstance(value, list | tuple):
+        return all(map(_is_setting, value))
+    return type(value) in _CONSTANTS or isinstance(value, torch.dtype)
 
 
 def _has_state(value: Any) -> bool:
@@ -188,9 +269,47 @@ def local_tensors(tensor: Any) -> list[Any]:
 
 
 def check_has_memory(key: str, values: Sequence[Any]) -> None:
-    if any(each.device.type == "meta" for each in values):
+    if any(each.is_meta for each in values):
         cause = f"{key!r} is on the device meta, and has no values."
         raise ArgumentError(cause, "Give it memory first, such as by model.to_empty(device='cpu').")
+
+
+def is_bare(tensor: Any) -> bool:
+    """Return True for a tensor on the device meta."""
+    return not hasattr(tensor, "local_shards") and bool(tensor.is_meta)
+
+
+def with_memory(tensor: Any) -> Any:
+    """Return a tensor like one on the device meta, with memory."""
+    if isinstance(tensor, DTensor):
+        mesh = tensor.device_mesh
+        local = torch.empty_like(tensor.to_local(), device=mesh.device_type)
+        of_whole = {"shape": tensor.shape, "stride": tensor.stride()}
+        return DTensor.from_local(local, mesh, tensor.placements, run_check=False, **of_whole)
+    place = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
+    return torch.empty_like(tensor, device=place)
+
+
+def give_memory(filled: Sequence[Leaf], owners: Sequence[LoadedObject]) -> None:
+    """Give tensors that were on the device meta to the state, and to the modules that have them.
+
+    A parameter stays the same object, which an optimizer and other modules may have.
+    """
+    given = {(id(leaf.holder), leaf.name): leaf.value for leaf in filled}
+    for leaf in filled:
+        leaf.holder[leaf.name] = leaf.value
+    for each in owners:
+        if not isinstance(each.owner, torch.nn.Module):
+            continue
+        for name, own in each.owner.state_dict(keep_vars=True).items():
+            new = given.get((id(each.state), name))
+            if new is None or not own.is_meta:  # or tied to one that was given
+                continue
+            new = new.detach()
+            if isinstance(own, torch.nn.Parameter):
+                new = torch.nn.Parameter(new, own.requires_grad)
+            vars(new).update(vars(own))
+            torch.utils.swap_tensors(own, new)
 
 
 def held_by(
@@ -257,6 +376,88 @@ _STATE, _GROUPS, _PARAMS = "state", "param_groups", "params"
 """The keys of an optimizer's state."""
 
 
+def fit_lists(
+    reader: Reader, leaves: Mapping[str, Leaf], lists: Mapping[str, Leaf]
+) -> tuple[dict[str, Leaf], list[tuple[list[Any], list[Any]]]]:
+    """Return the leaves as if lists were as long as in the checkpoint, and each with its new items.
+
+    A new item that is not a single value has the form of the last one. Groups of parameters stay: their
+    optimizer has their number.
+    """
+    stored, fitted = dict.fromkeys(reader), dict(leaves)
+    less = [key for key in leaves if key not in stored]
+    if not less and len(stored) == len(leaves):
+        return fitted, []
+    known = {key: leaf for key, leaf in lists.items() if leaf.path[-1] != _GROUPS}
+    known |= {key: leaves[key] for key in less if type(leaves[key].value) is list}
+    counts: dict[str, int] = {}
+    for key in stored:
+        for name, index in _places(key, known):
+            counts[name] = max(counts.get(name, 0), index + 1)
+    changed = []
+    for name, leaf in known.items():
+        values, count = leaf.value, 0 if name in stored else counts.get(name)
+        if count is None or (name in lists and name not in stored and count == len(values)):
+            continue
+        items = values[:count] if name in lists else []
+        fitted = {
+            key: each._replace(holder=items) if each.holder is values else each
+            for key, each in fitted.items()
+            if key != name
+            and all(at[0] != name or at[1] < len(items) for at in _places(key, known))
+        }
+        if name in stored:
+            fitted[name] = leaf
+            continue
+        last = values[-1] if name in lists else None
+        for index in range(len(items), count):
+            item = _form_of(last) if f"{name}.{index}" not in stored else None
+            items.append(item)
+            for new in _walk((*leaf.path, index), item, items, index, [], {}):
+                key = ".".join(map(str, new.path))
+                like = last if item is None else new.value
+                value = _new_tensor(reader, key, like) if key in stored else new.value
+                new.holder[new.name] = value
+                fitted[key] = new._replace(value=value)
+        changed.append((values, items))
+    return fitted, changed
+
+
+def _places(key: str, lists: Mapping[str, Leaf]) -> Iterator[tuple[str, int]]:
+    """Yield the lists that a key leads through, and the index in each."""
+    steps = key.split(".") if lists else []
+    for name, step in zip(accumulate(steps, "{}.{}".format), steps[1:], strict=False):
+        if step.isdecimal() and name in lists:
+            yield name, int(step)
+
+
+def _form_of(item: Any) -> Any:
+    if isinstance(item, Mapping):
+        return {key: _form_of(each) for key, each in item.items()}
+    is_of_parts = (
+        isinstance(item, torch.Tensor) and type(item) not in _PLAIN and not is_divided(item)
+    )
+    return [*map(_form_of, item)] if isinstance(item, list) else None if is_of_parts else item
+
+
+def _new_tensor(reader: Reader, key: str, like: Any) -> Any:
+    """Return a new tensor for a stored one, divided as one of its shape; None for another value.
+
+    ``NotImplemented`` if its division is unknown.
+    """
+    about = reader[key]
+    dtype = torch_dtype(about.dtype)
+    like = like.detach() if isinstance(like, torch.Tensor) else torch.empty(0)
+    if dtype is None:
+        return None
+    if about.shape == tuple(like.shape):
+        return torch.empty_like(like, dtype=dtype)
+    if about.shape and is_divided(like):
+        return NotImplemented
+    # A step of an optimizer is not on the device of its parameter.
+    return torch.empty(about.shape, dtype=dtype, device=like.device if about.shape else None)
+
+
 def new_slots(
     reader: Reader, stored: Collection[str], owners: Sequence[LoadedObject], known: Collection[str]
 ) -> dict[str, Leaf]:
@@ -269,24 +470,26 @@ def new_slots(
         for numbers, group in zip(each.state[_GROUPS], each.owner.param_groups, strict=True):
             params |= zip(map(str, numbers[_PARAMS]), group[_PARAMS], strict=True)
         path = (*each.path, _STATE)
-        prefix = "".join(f"{step}." for step in path)
+        prefix, found = "".join(f"{step}." for step in path), list[tuple[int, str, int, str]]()
         for key in stored:
             if not key.startswith(prefix) or key in known:
                 continue
             number, _, slot = key.removeprefix(prefix).partition(".")
-            if number not in params or not slot or "." in slot:
+            slot, _, index = slot.partition(".")
+            if number not in params or not slot or not (index or "0").isdecimal():
                 continue
-            param, about, value = params[number], reader[key], None
-            dtype = torch_dtype(about.dtype)
-            if about.shape == tuple(param.shape) and dtype is not None:
-                value = torch.empty_like(param.detach(), dtype=dtype)
-            elif dtype is not None:
-                if about.shape and isinstance(param, DTensor):
-                    continue  # its division is unknown
-                value = torch.empty(about.shape, dtype=dtype)
-            holder = each.state[_STATE].setdefault(int(number), {})
-            holder[slot] = value
-            slots[key] = Leaf((*path, number, slot), value, holder, slot)
+            if not (index and slot in each.state[_STATE].get(int(number), ())):
+                found.append((int(number), slot, int(index or -1), key))
+        for param, slot, place, key in sorted(found):
+            value = _new_tensor(reader, key, params[str(param)])
+            if value is NotImplemented:
+                continue
+            holder, steps = each.state[_STATE].setdefault(param, {}), (*path, str(param), slot)
+            if place >= 0:
+                holder, steps = holder.setdefault(slot, []), (*steps, place)
+                holder += [None] * (place + 1 - len(holder))
+            holder[steps[-1]] = value
+            slots[key] = Leaf(steps, value, holder, steps[-1])
     return slots
 
 
@@ -375,6 +578,8 @@ def held_state(leaves: Mapping[str, Leaf], format: str) -> HeldState:
                 tensors.append(HeldTensor(key, value, local))
             elif type(value) in _CONSTANTS:
                 objects[key] = value
+            elif isinstance(value, io.BytesIO):
+                objects[key] = value.getvalue()
             else:
                 objects[key] = Encoded(encode_plain(key, value, format))
     paths = {key: leaf.path for key, leaf in leaves.items()}

@@ -312,6 +312,8 @@ class StorageWriter(dcp.StorageWriter):  # type: ignore[misc]
         The format: ``'torch'``, which torch's own reader also reads, or ``'shardvar'``.
     metadata : mapping of str to str, optional
         Texts to keep in the checkpoint.
+    overwrite : bool, default True
+        Replace a checkpoint that is there, or raise ``TargetExists`` when torch saves.
 
     Raises
     ------
@@ -331,9 +333,15 @@ class StorageWriter(dcp.StorageWriter):  # type: ignore[misc]
     """
 
     def __init__(
-        self, path: Path, *, format: str = "torch", metadata: "Mapping[str, str] | None" = None
+        self,
+        path: Path,
+        *,
+        format: str = "torch",
+        metadata: "Mapping[str, str] | None" = None,
+        overwrite: bool = True,
     ) -> None:
         check_string(format, "names of formats")
+        self._overwrite = overwrite
         self._path, self._format, self._texts = path, format, texts_of(metadata)
         self._part = SharePlan(0, 1, "")
 
@@ -404,7 +412,7 @@ class StorageWriter(dcp.StorageWriter):  # type: ignore[misc]
 
     def _run(self) -> Run:
         part = self._part
-        options = SaveOptions(commit=False, timeout=_SECONDS)
+        options = SaveOptions(overwrite=self._overwrite, commit=False, timeout=_SECONDS)
         return find_run(self._path, _RUN, part.count, self._format, part.attempt, options=options)
 
     def _object(self, key: str, octets: bytes) -> bytes:

@@ -7,8 +7,9 @@ load    leaves --> regions that this process needs --> one plan --> into the ten
 
 import io
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from contextvars import ContextVar
 from dataclasses import replace
 from queue import SimpleQueue
 from threading import Thread
@@ -20,24 +21,31 @@ import torch.distributed as dist
 from shardvar.errors import ArgumentError
 from shardvar.planning.index import Metadata
 from shardvar.torch.leaves import (
+    CLASS,
     Copies,
     HeldState,
+    Leaf,
     LoadedObject,
+    check_class,
     check_has_memory,
+    fit_lists,
+    give_memory,
     held_by,
     held_state,
+    is_bare,
     leaves_of_state,
     memory_of,
     new_slots,
     numeric_arrays,
     torch_dtype,
     uncollected,
+    with_memory,
 )
 from shardvar.torch.storage import TensorTarget, fill_tensors, items_of
 from shardvar.verbs.arguments import texts_of
 from shardvar.verbs.background import PendingSave, Turn, save_next
 from shardvar.verbs.locate import Path
-from shardvar.verbs.reader import open_checkpoint
+from shardvar.verbs.reader import Reader, open_checkpoint
 from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.together.fence import telling
 from shardvar.verbs.together.run import Peers, Run, SaveOptions, find_run
@@ -49,6 +57,7 @@ _TURN = Turn()
 """The saves of this process: one in the background at a time."""
 _COPIES = Copies()
 """The memory for the values of such a save."""
+_ALONE = ContextVar("alone", default=False)
 
 
 def save_state(
@@ -59,6 +68,7 @@ def save_state(
     format: str = "shardvar",
     metadata: Mapping[str, str] | None = None,
     replicas: str = "equal",
+    overwrite: bool = True,
     timeout: float = 600.0,
     digest: bool = False,
     background: bool = False,
@@ -71,7 +81,8 @@ def save_state(
     Parameters
     ----------
     path : path_like
-        The checkpoint, the same in every process: a path or a URL.
+        The checkpoint, the same in every process: a path or a URL. An empty folder means a
+        checkpoint in it.
     state : mapping of str to Any
         Any nesting of dicts, lists, and objects with ``state_dict``: tensors, DTensors,
         ShardedTensors, arrays of NumPy, and plain values such as settings of an optimizer.
@@ -86,6 +97,8 @@ def save_state(
     replicas : {'equal', 'first'}, default 'equal'
         Tensors that are not divided, and plain values, must be equal in all processes. With
         ``'first'``, the lowest process's is saved.
+    overwrite : bool, default True
+        Replace a checkpoint that is there, or raise ``TargetExists``.
     timeout : float, default 600.0
         The seconds to wait for other processes.
     digest : bool, default False
@@ -114,6 +127,8 @@ def save_state(
         If processes disagree on a value, two values have one key, the copy takes more than
         ``staging_nbytes``, a tensor is on the device ``meta``, or there are several processes or
         DTensors on several, and ``torch.distributed`` is not initialized.
+    TargetExists
+        If a checkpoint is there, and ``overwrite=False``.
     StillSaving
         If a save is under way, and ``busy='raise'``.
     IncompleteCheckpoint
@@ -140,11 +155,13 @@ def save_state(
     --------
     ``shardvar.torch.save("run/step-7", {"model": model, "optim": optimizer, "step": 7}, run="7")``
     """
-    texts, (process, count) = texts_of(metadata), processes()
-    options = SaveOptions(replicas, timeout=timeout, digest=digest, base=base, is_state=True)
+    texts, (process, count), peers = texts_of(metadata), processes(), group_peers()
+    options = SaveOptions(
+        replicas, overwrite=overwrite, timeout=timeout, digest=digest, base=base, is_state=True
+    )
 
     def find() -> Run:
-        return find_run(path, run, count, format, peers=group_peers(), options=options)
+        return find_run(path, run, count, format, peers=peers, options=options)
 
     def held() -> HeldState:
         with telling(find, process), uncollected() if background else nullcontext():
@@ -182,7 +199,8 @@ def load_state(
         The checkpoint, in any format, as for ``sv.open_checkpoint``: a path or a URL.
     state : mapping of str to Any
         A state as ``save`` takes it. Tensors are filled, plain values and arrays of NumPy are
-        replaced, and objects get their state by ``load_state_dict``.
+        replaced, lists get their length in the checkpoint, and objects get their state by
+        ``load_state_dict``. Tensors on the device ``meta`` get memory, in modules too.
     strict : bool, default True
         Raise if the state and the checkpoint differ in their keys. Otherwise load the keys that both
         have. Keys that only some processes had, such as of a stage of a pipeline, need not be in the
@@ -202,8 +220,7 @@ def load_state(
     Raises
     ------
     ArgumentError
-        If keys, dtypes or shapes differ, a key is a tensor in only one of the two, or a tensor of
-        the state is on the device ``meta``.
+        If keys, dtypes or shapes differ, or a key is a tensor in only one of the two.
     CheckpointNotFound
         If there is no checkpoint at ``path``.
     CheckpointError
@@ -221,48 +238,81 @@ def load_state(
     """
     with _TURN.taken():  # of the save of this checkpoint, perhaps
         pass
-    owners: list[LoadedObject] = []
-    leaves = leaves_of_state(state, owners)
+    owners, lists = list[LoadedObject](), dict[str, Leaf]()
+    leaves = leaves_of_state(state, owners, lists)
     with open_checkpoint(path) as reader:
         # Check.
         leaves |= new_slots(reader, dict.fromkeys(reader), owners, leaves.keys())
+        leaves, changed = fit_lists(reader, leaves, lists)
         report = unmatched_keys(reader, leaves.keys(), strict, count=processes()[1])
         missing = {*report.missing}
         both = {key: leaf for key, leaf in leaves.items() if key not in missing}
+        facts = reader.listed().slices.tensors.facts()
         arrays = {
             key: both[key]._replace(value=torch.empty_like(array))
             for key, array in numeric_arrays(both).items()
-            if key in reader and torch_dtype(reader[key].dtype) is not None
+            if key in facts and torch_dtype(facts[key][0]) is not None
         }
         tensors = {key: leaf for key, leaf in both.items() if isinstance(leaf.value, torch.Tensor)}
-        tensors |= arrays
-        targets: list[TensorTarget] = []
-        for key, leaf in tensors.items():
-            stored, tensor = reader[key], leaf.value
-            if torch_dtype(stored.dtype) is None:
-                cause = f"{key!r} is a tensor in the state, and has the dtype {stored.dtype} in"
-                remedy = "Give the state the same kind of value."
-                raise ArgumentError(f"{cause} {reader.path}.", remedy)
-            other = str(tensor.dtype).removeprefix("torch.")
-            check_stored_tensor(reader, key, tuple(tensor.shape), other, cast=cast)
-            held, _ = held_by(key, tensor)
-            check_has_memory(key, [each.values for each in held])
-            for each in held:
-                place = each.values.detach()
-                targets.append(TensorTarget(key, stored.dtype, each.region, place))
+        bare = {
+            key: leaf._replace(value=with_memory(leaf.value))
+            for key, leaf in tensors.items()
+            if is_bare(leaf.value) and f"{key.rpartition('.')[0]}.{CLASS}" not in leaves
+        }
+        tensors |= arrays | bare
+        targets = _targets(reader, tensors, cast)
         items = items_of(reader, [key for key in both if key not in tensors], trusted)
+        # Objects of any class may hold tensors of a GPU, which is perhaps not there.
+        place = None if torch.accelerator.is_available() else "cpu"
+        for key in items:
+            if both[key].name == CLASS:
+                check_class(key, both[key].value, torch.load(io.BytesIO(items[key])))
         # Move.
         fill_tensors(reader, targets, verify)
     for leaf in arrays.values():
         leaf.holder[leaf.name] = memory_of(leaf.value)
-    # Objects of any class may hold tensors of a GPU, which is perhaps not there.
-    place = None if torch.accelerator.is_available() else "cpu"
     for key, item in items.items():
-        leaf = both[key]
-        leaf.holder[leaf.name] = torch.load(io.BytesIO(item), place, weights_only=False)
+        leaf, value = both[key], torch.load(io.BytesIO(item), place, weights_only=False)
+        is_stream = type(value) is bytes and isinstance(leaf.value, io.BytesIO)
+        leaf.holder[leaf.name] = io.BytesIO(value) if is_stream else value
+    for values, fitted in changed:
+        values[:] = fitted
+    give_memory([*bare.values()], owners)
     for loaded in reversed(owners):
         loaded.owner.load_state_dict(loaded.state)
     return report
+
+
+def _targets(reader: Reader, tensors: Mapping[str, Leaf], cast: bool) -> list[TensorTarget]:
+    """Return the regions to read; raise if one of the tensors differs from the stored one."""
+    facts, faults = reader.listed().slices.tensors.facts(), reader.listed_faults()
+    targets: list[TensorTarget] = []
+    for key, leaf in tensors.items():
+        if key in faults:
+            raise faults[key].at()
+        stored, tensor = facts[key], leaf.value
+        if torch_dtype(stored[0]) is None:
+            cause = f"{key!r} is a tensor in the state, and has the dtype {stored[0]} in"
+            remedy = "Give the state the same kind of value."
+            raise ArgumentError(f"{cause} {reader.path}.", remedy)
+        given = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
+        check_stored_tensor(reader.path, key, stored, given, cast=cast)
+        held, _ = held_by(key, tensor)
+        check_has_memory(key, [each.values for each in held])
+        targets += [
+            TensorTarget(key, stored[0], each.region, each.values.detach()) for each in held
+        ]
+    return targets
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Let this process save and load by itself inside, of whichever group it is."""
+    token = _ALONE.set(True)
+    try:
+        yield
+    finally:
+        _ALONE.reset(token)
 
 
 def processes() -> tuple[int, int]:
@@ -281,6 +331,8 @@ def processes() -> tuple[int, int]:
     >>> processes()
     (0, 1)
     """
+    if _ALONE.get():
+        return 0, 1
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     started = os.environ.get("WORLD_SIZE", "")
@@ -340,7 +392,11 @@ def _asked(call: Callable[[Any], Any]) -> Any:
 
 
 def group_peers() -> Peers | None:
-    is_alone = not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1
+    is_alone = (
+        _ALONE.get()
+        or not (dist.is_available() and dist.is_initialized())
+        or dist.get_world_size() == 1
+    )
     return None if is_alone else _Group()
 
 

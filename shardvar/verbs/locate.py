@@ -80,7 +80,7 @@ from shardvar.formats.unfinished import (
 from shardvar.pictures.words import count, message, named, natural_key, similar
 from shardvar.planning.index import OBJECTS
 from shardvar.records import dataclass, field, replace
-from shardvar.storage.local import ListedDirectory, split_path, split_place
+from shardvar.storage.local import ListedDirectory, LocalStorage, split_path, split_place
 from shardvar.storage.posix import inner_links, outer_links
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import INTERRUPTED, SNIFF_NBYTES, UNPACK, FileKind, kind_of
@@ -369,6 +369,8 @@ _MAX_FOLDERS = 10_000
 """The folders that are searched at the most."""
 _VARIABLES = "variables"
 """The directory in which a SavedModel keeps its checkpoint."""
+IN_FOLDER = "state"
+"""The name of a checkpoint whose path is an empty folder: in it, so that they are renamed and removed together."""
 _MOST_LISTED = 8
 """The checkpoints that an error lists; of more, it has the number, the first and the last."""
 
@@ -579,6 +581,11 @@ def _location(form: Format, storage: Storage, name: str) -> Location:
 def find_below(place: SplitPath) -> list[Location]:
     """Checkpoints that a path means, or else those below its folder, in natural order."""
     found = found_at(place.storage, place.name)
+    folder = place.storage.local_path
+    if not found and place.was_folder and folder and not _shown_names(place.storage):
+        # The folder may have come after the checkpoint next to it.
+        above, name = os.path.split(folder)
+        return found_at(LocalStorage(above), name)
     if not place.name and all(is_companion(each.name) for each in found):
         found = found + below(place.storage)
         found = [each for each in found if not is_companion(each.name)] or found
@@ -775,8 +782,22 @@ def find_target(
         index = index.replace("model", kind) if usual and kind in _KINDS_OF_MODELS else index
         return Location(form.written_to(folder), folder, index, owns_folder=bool(usual))
     if not name:
-        raise ArgumentError(f"{given} is a directory.", "Add the name of the checkpoint in it.")
+        if is_prefix or not _is_free(storage):
+            cause = f"{given} is a directory{'' if is_prefix else ' that is not empty'}."
+            raise ArgumentError(cause, "Add the name of the checkpoint in it.")
+        name = names_of_target(IN_FOLDER, form.name)[:2][-1]
     return Location(form, storage, name_of_target(name, form.name))
+
+
+def _is_free(folder: Storage) -> bool:
+    """Return True if a folder is empty, or its checkpoint is there or begun; hidden files do not count."""
+    begun = any(name.lstrip(".").startswith(f"{IN_FOLDER}.") for name in folder.names())
+    return begun or not _shown_names(folder)
+
+
+def _shown_names(folder: Storage) -> list[str]:
+    """Return the names of files and folders that are not hidden."""
+    return [each for each in (*folder.names(), *folder.folders()) if not each.startswith(".")]
 
 
 def is_same(a: Location, b: Location) -> bool:

@@ -31,7 +31,14 @@ from shardvar.formats.protocol import Format, Source
 from shardvar.layout.dtypes import NAMES, STRING, Array, numpy_dtype, parse_dtype
 from shardvar.layout.region import Region
 from shardvar.pictures.words import human_size, human_tensors
-from shardvar.planning.index import EntryTable, Index, Metadata, concatenate_entries, find_faults
+from shardvar.planning.index import (
+    EntryTable,
+    Index,
+    Metadata,
+    concatenate_entries,
+    find_faults,
+    of_tensors,
+)
 from shardvar.records import dataclass, field
 from shardvar.verbs.arguments import check_string, named_arguments
 from shardvar.verbs.locate import Location, Path, find_checkpoint
@@ -407,10 +414,23 @@ class Reader(Mapping[str, LazyTensor]):
         for key in keys:
             check_string(key, "keys")
         with self.explain_policy():
+            if self._table is not None and len(keys) > 1 and not isinstance(index, DeferredIndex):
+                return self._look_up_all(keys)
             entries = find_keys(index, keys)
             for error in find_faults(entries.slices).values():
                 raise error
             return entries
+
+    def _look_up_all(self, keys: Sequence[str]) -> EntryTable:
+        """Return the entries of keys from the table that is known."""
+        table, faults = self.entries(), self.faults
+        rows = table.slices.tensors.rows()
+        for key in keys:
+            if key in faults:
+                raise faults[key].at()
+            if key not in rows:
+                self.index.find(key)  # raises
+        return of_tensors(table, np.array([*map(rows.__getitem__, keys)], np.int64))
 
     def layout(self, key: str) -> "Layout | None":
         """Return the layout of a mesh whose devices hold the key's slices, one each.

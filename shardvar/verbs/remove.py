@@ -24,6 +24,7 @@ from shardvar.storage.concurrency import do_all
 from shardvar.storage.exchange import remove_new
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.locate import (
+    IN_FOLDER,
     Location,
     Path,
     SplitPath,
@@ -96,7 +97,7 @@ def remove(path: Path) -> None:
                 _remove_left(*each)
             return
         raise
-    remove_found(found)
+    remove_found(found, is_in_folder=not place.name)
 
 
 def find_named(path: Path | SplitPath) -> Location:
@@ -124,7 +125,7 @@ def find_named(path: Path | SplitPath) -> Location:
     return only_one(place, found)
 
 
-def remove_found(found: Location) -> None:
+def remove_found(found: Location, *, is_in_folder: bool = True) -> None:
     """Remove the checkpoint of a location, and its folder if that leaves it empty."""
     name = name_of_target(found.name, found.format.name)
     try:
@@ -136,7 +137,8 @@ def remove_found(found: Location) -> None:
             f"There is no checkpoint at {found.path}: its folder was removed since.",
             "There is nothing left to remove.",
         ) from None
-    if found.is_folder and found.storage.local_path is not None:
+    is_in_folder = is_in_folder and found.stem == IN_FOLDER
+    if (found.is_folder or is_in_folder) and found.storage.local_path is not None:
         with suppress(OSError):  # of a folder with other files
             os.rmdir(found.storage.local_path)
 

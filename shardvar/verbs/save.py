@@ -57,7 +57,8 @@ def save(
     ----------
     path : path_like
         The checkpoint to write: a prefix; for formats of one file its name, for formats of folders
-        the folder; or a URL. With ``safetensors``, a path without that ending is a folder.
+        the folder; or a URL. With ``safetensors``, a path without that ending is a folder. An empty
+        folder means a checkpoint in it.
     tensors : mapping of str to array_like
         The arrays by key, of any strides and byte order. Object arrays of ``bytes`` are string
         tensors. An array may be lazy: a value that is not an ``ndarray`` and has a shape and a dtype,

@@ -38,8 +38,8 @@ _Ints = NDArray[np.int64]
 
 PREAMBLE_NBYTES = 8
 METADATA = "__metadata__"
-HEADER_ALIGNMENT = 64
-"""Bytes: a cache line, so that a mapped payload can be used without a copy."""
+HEADER_ALIGNMENT = 8
+"""Bytes, of the largest element: the real library pads headers to these."""
 
 _FIELDS = frozenset(("dtype", "shape", "data_offsets"))
 _LISTS = {"shape": "extents", "data_offsets": "offsets"}
@@ -48,30 +48,31 @@ _MAX_DEPTH = 3
 """The header, a tensor in it, a list in the tensor."""
 
 STORED_DTYPES: dict[str, tuple[str, int]] = {
-    "BOOL": ("bool", 8),
-    "U8": ("uint8", 8),
-    "I8": ("int8", 8),
-    "U16": ("uint16", 16),
-    "I16": ("int16", 16),
-    "U32": ("uint32", 32),
-    "I32": ("int32", 32),
     "U64": ("uint64", 64),
     "I64": ("int64", 64),
-    "F16": ("float16", 16),
-    "BF16": ("bfloat16", 16),
-    "F32": ("float32", 32),
     "F64": ("float64", 64),
     "C64": ("complex64", 64),
+    "F32": ("float32", 32),
+    "U32": ("uint32", 32),
+    "I32": ("int32", 32),
+    "BF16": ("bfloat16", 16),
+    "F16": ("float16", 16),
+    "U16": ("uint16", 16),
+    "I16": ("int16", 16),
+    "F8_E5M2FNUZ": ("float8_e5m2fnuz", 8),
+    "F8_E4M3FNUZ": ("float8_e4m3fnuz", 8),
+    "F8_E8M0": ("float8_e8m0fnu", 8),
     "F8_E4M3": ("float8_e4m3fn", 8),
     "F8_E5M2": ("float8_e5m2", 8),
-    "F8_E8M0": ("float8_e8m0fnu", 8),
-    "F8_E4M3FNUZ": ("float8_e4m3fnuz", 8),
-    "F8_E5M2FNUZ": ("float8_e5m2fnuz", 8),
-    "F6_E2M3": ("float6_e2m3fn_packed", 6),
+    "I8": ("int8", 8),
+    "U8": ("uint8", 8),
     "F6_E3M2": ("float6_e3m2fn_packed", 6),
+    "F6_E2M3": ("float6_e2m3fn_packed", 6),
     "F4": ("float4_e2m1fn_packed", 4),
+    "BOOL": ("bool", 8),
 }
-"""The name in the file -> the name of the dtype, and the bits of an element."""
+"""The name in the file -> the name of the dtype, and the bits of an element; in the order in which the
+real library writes tensors, the largest elements first, so that all are aligned."""
 
 BITS = dict(STORED_DTYPES.values())
 """Bits of an element by the name of the dtype."""
@@ -83,6 +84,8 @@ extent."""
 
 SAFETENSORS_DTYPES = frozenset((*_WRITTEN, _PAIRS))
 """The dtypes that are written."""
+DTYPES_IN_ORDER = (*_WRITTEN, _PAIRS)
+"""The same in the order of their tensors in a file."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,7 +186,7 @@ def build_header(
 ) -> bytes:
     """Return the first bytes of a file whose tensors (name, dtype, shape) follow each other.
 
-    They are padded to a multiple of 64. ``UnsupportedError`` if a name or the header does not fit.
+    They are padded to a multiple of 8. ``UnsupportedError`` if a name or the header does not fit.
     """
     encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
     header, begin = bytearray(b"{"), 0

@@ -120,7 +120,7 @@ def test_what_is_written_is_read_back(
     """One file or a set, any dtype that the format has, big-endian and strided input included."""
     directory = tmp_path_factory.mktemp("written")
     file_of = {key: data.draw(st.integers(0, 3)) for key in arrays}
-    said = Metadata("a policy", "a writer", {"note": "kept", "": "empty"})
+    said = Metadata("a policy", "", {"note": "kept", "": "empty"})
     write_arrays(FORMAT, LocalStorage(str(directory)), "m", arrays, file_of=file_of, metadata=said)
     source = open_path(FORMAT, directory)
     found, errors = read_whole(source)

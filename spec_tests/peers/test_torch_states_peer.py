@@ -1,6 +1,9 @@
 """``shardvar.torch.save`` and ``load``: any nesting, any mesh, and each difference by its name."""
 
+import importlib.util
+import io
 import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -377,6 +380,143 @@ def test_what_cannot_be_saved_is_refused_by_name_and_nothing_is_written(tmp_path
     state = {"other": None}
     face.load(path, state, trusted=True)
     assert state == {"other": Other()}
+
+
+class Marked(torch.Tensor):  # type: ignore[misc]
+    """A tensor that is only its elements, and attributes."""
+
+
+def two(first: float, second: float) -> Any:
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    return TwoTensor(torch.full((3,), float(first)), torch.full((3,), float(second)))
+
+
+def marked(value: float) -> Any:
+    tensor = torch.full((2,), float(value)).as_subclass(Marked)
+    tensor.scale = value
+    return tensor
+
+
+def float8(seed: int) -> Any:
+    """A quantised weight of torchao, if it is installed."""
+    if importlib.util.find_spec("torchao") is None:
+        return two(seed, seed)
+    from torchao.quantization import Float8WeightOnlyConfig, quantize_
+
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 32, bias=False)).bfloat16()
+    quantize_(model, Float8WeightOnlyConfig())
+    return model.state_dict()["0.weight"]
+
+
+def queue(length: int, value: float) -> list[Any]:
+    return [{0: torch.full((2,), value * n), "a.b": n} for n in range(length)]
+
+
+@pytest.mark.parametrize("form", ["shardvar", "torch"])
+@pytest.mark.parametrize(
+    "values",
+    [
+        lambda: (io.BytesIO(b"octets"), io.BytesIO(b"before")),
+        lambda: (two(1, 2), two(0, 0)),
+        lambda: (marked(2), marked(0)),
+        lambda: (float8(1), float8(2)),
+        lambda: ([torch.ones(2), torch.ones(3), None], [torch.zeros(2)]),
+        lambda: ([torch.ones(2)], [torch.zeros(2), torch.zeros(1), 5]),
+        lambda: ([torch.ones(2), 1], []),
+        lambda: ([], [torch.ones(2)]),
+        lambda: (queue(12, 1.0), queue(1, 0.0)),
+        lambda: (queue(2, 1.0), queue(12, 0.0)),
+        lambda: ([queue(3, 1.0), queue(2, 2.0)], [queue(1, 0.0), queue(4, 0.0)]),
+        lambda: ({"w": torch.ones(3, 2)}, {"w": torch.ones(3, 2, device="meta")}),
+    ],
+)
+def test_values_of_a_state_come_back_in_their_form(
+    values: Callable[[], tuple[Any, Any]], form: str, tmp_path: Path
+) -> None:
+    """In a folder that was empty, as trainers make it; bytes, parts, attributes, and lengths of lists."""
+    (tmp_path / "ck").mkdir()
+    saved, given = values()
+    state = {"x": given, "y": 1}
+    face.save(tmp_path / "ck", {"x": saved, "y": 2}, run="1", format=form)
+    face.load(tmp_path / "ck", state)
+    assert form_of(state) == form_of({"x": saved, "y": 2})
+    with pytest.raises(sv.errors.TargetExists, match="overwrite"):
+        face.save(tmp_path / "ck", {"y": 3}, run="2", format=form, overwrite=False)
+    writer = face.StorageWriter(tmp_path / "ck", format=form, overwrite=False)
+    with pytest.raises(dcp.api.CheckpointException, match="already exists"):
+        dcp.save({"y": torch.ones(1)}, storage_writer=writer, no_dist=True)
+
+
+def form_of(value: Any) -> Any:
+    if isinstance(value, io.BytesIO):
+        return "stream", value.getvalue()
+    if isinstance(value, dict):
+        return {key: form_of(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [*map(form_of, value)]
+    if hasattr(value, "__tensor_flatten__"):
+        return type(value), [
+            form_of(getattr(value, name)) for name in value.__tensor_flatten__()[0]
+        ]
+    return (type(value), str(vars(value)), str(value)) if isinstance(value, Marked) else str(value)
+
+
+@pytest.mark.parametrize("form", ["shardvar", "torch"])
+def test_a_model_without_memory_and_the_history_of_lbfgs_are_restored(
+    form: str, tmp_path: Path
+) -> None:
+    """On the device meta, with tied weights; the optimizer was made before."""
+
+    def job(device: str) -> tuple[Any, Any]:
+        with torch.device(device):
+            model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+            model.tied = model[0].weight
+        return model, torch.optim.LBFGS(model.parameters(), history_size=3)
+
+    def train(model: Any, optimizer: Any) -> list[float]:
+        def closure() -> Any:
+            optimizer.zero_grad()
+            loss = (model(batch) - model.tied).square().mean()
+            loss.backward()
+            return loss
+
+        batch = torch.arange(16.0).reshape(4, 4).sin()
+        return [optimizer.step(closure).item() for _ in range(2)]
+
+    model, optimizer = job("cpu")
+    train(model, optimizer)
+    face.save(tmp_path / "ck", {"model": model, "optim": optimizer}, run="1", format=form)
+    losses = train(model, optimizer)
+    again = job("meta")
+    face.load(tmp_path / "ck", {"model": again[0], "optim": again[1]})
+    assert again[0].tied is again[0][0].weight and train(*again) == losses
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("strided", "'x' is a nested tensor"),
+        ("jagged", "'x' is a nested tensor"),
+        (torch.nn.LazyLinear(3), r"'x\.bias' is of a lazy module"),
+        (two(1, 2), "'x' is a TwoTensor in the checkpoint"),
+    ],
+    ids=["nested", "jagged", "lazy", "other class"],
+)
+def test_tensors_of_other_kinds_are_refused_by_name(
+    value: Any, message: str, tmp_path: Path
+) -> None:
+    if isinstance(value, str):
+        layout = getattr(torch, value)
+        value = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)
+
+    class Other(type(two(1, 2))):  # type: ignore[misc]
+        pass
+
+    with pytest.raises(ShardvarError, match=message):
+        face.save(tmp_path / "ck", {"x": value}, run="1")
+        face.load(tmp_path / "ck", {"x": Other(torch.ones(3), torch.ones(3))})
 
 
 def test_a_damaged_byte_is_found(tmp_path: Path) -> None:

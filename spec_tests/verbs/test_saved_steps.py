@@ -316,6 +316,16 @@ def test_a_step_that_cannot_be_removed_is_removed_later(
     assert numbers(steps) == [3]
 
 
+def test_steps_lie_in_the_folders_that_a_trainer_makes(tmp_path: Path) -> None:
+    """And go with them."""
+    steps = sv.SavedSteps(tmp_path, keep_last=2)
+    for number in (1, 2, 3):
+        os.mkdir(steps.path_of(number))
+        steps.save(number, {"w": np.full(3, number)})
+    assert numbers(steps) == [2, 3] and sorted(os.listdir(tmp_path)) == ["step-2", "step-3"]
+    assert steps.restore().loaded["w"].tolist() == [3, 3, 3]
+
+
 def test_files_of_the_user_stay(tmp_path: Path) -> None:
     """Also in the folder of a step, and under names that begin like a step's."""
     steps = sv.SavedSteps(tmp_path, keep_last=1)

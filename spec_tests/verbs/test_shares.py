@@ -3,6 +3,8 @@ whose fault it is."""
 
 import os
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +120,25 @@ def test_each_of_other_processes_reads_the_bytes_of_its_rows_once(
         for name, first, nbytes in sorted(reads):
             assert first >= ends[name], "a byte is read once"
             ends[name] = first + nbytes
+
+
+@pytest.mark.parametrize("later", [0, 1])
+def test_a_process_may_make_the_folder_after_another_has_begun(later: int, tmp_path: Path) -> None:
+    """Process 0 decides if the checkpoint lies in it, and the path leads to it."""
+    folder = tmp_path / "step-1"
+
+    def save(process: int) -> None:
+        if process == later:
+            time.sleep(0.3)
+            folder.mkdir()
+        shard = {"w": rows(2 * process, 2 * process + 2)}
+        sv.save_shards(folder, shard, process=process, num_processes=2, run="1", timeout=60)
+
+    with ThreadPoolExecutor(2) as pool:
+        for _ in pool.map(save, range(2)):
+            pass
+    assert sv.load(folder)["w"].shape[0] == 4
+    assert [*tmp_path.glob("*.svindex")] == [folder.with_suffix(".svindex")] * later
 
 
 def test_the_old_checkpoint_is_there_until_the_last_share_is(tmp_path: Path) -> None:

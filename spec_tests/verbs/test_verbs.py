@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import shardvar as sv
 from shardvar.engine.files import run_task
 from shardvar.engine.write import file_tasks
 from shardvar.errors import (
@@ -886,9 +887,31 @@ def test_nothing_is_found_where_nothing_is(tmp_path: Path) -> None:
         assert str(path) in str(caught.value)
         with pytest.raises(CheckpointNotFound):
             reshard(path, tmp_path / "b")
-    with pytest.raises(ArgumentError, match="is a directory"):
-        save(tmp_path, table())
     assert files_of(tmp_path) == {}
+
+
+@pytest.mark.parametrize("format", ["shardvar", "tensorflow", "npz", "torch"])
+def test_an_empty_folder_means_a_checkpoint_in_it(tmp_path: Path, format: str) -> None:
+    """It is replaced, renamed and removed with its folder; a folder with other files is refused."""
+    folder, moved = tmp_path / "step-1", tmp_path / "step-2"
+    folder.mkdir()
+    (folder / ".hidden").touch()
+    for _ in range(2):
+        save(folder, table(), format=format, force=True)
+        (folder / "config.json").write_text("{}")
+    folder.rename(moved)
+    assert load(moved)["dense/kernel"].tolist() == table()["dense/kernel"].tolist()
+    assert sv.verify(moved).ok
+    (moved / "config.json").unlink()
+    (moved / ".hidden").unlink()
+    sv.remove(moved)
+    assert not moved.exists()
+    with pytest.raises(CheckpointNotFound):
+        load(moved)
+    (tmp_path / "other.txt").touch()
+    for place in (tmp_path, f"{tmp_path}/"):
+        with pytest.raises((ArgumentError, TargetExists), match="not empty|exists"):
+            save(place, table(), format="npz")
 
 
 # Damage

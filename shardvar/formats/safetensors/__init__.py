@@ -3,9 +3,10 @@
 names     file names, and what a person may type for a checkpoint
 source    headers and the set's index: contents, and their faults; shards, joined
 
-Writing. Within a file, header and data keep the order of the assignment. The data begin at a
-multiple of 64 bytes and follow each other without gaps, because the format forbids gaps. So
-payloads are aligned as long as larger elements come first. One file replaces another in one step,
+Writing. Within a file, header and data have the order of the real library: larger elements first, then
+by name. So payloads are aligned, although the format forbids gaps. A file has the texts that the
+caller gives, the sentence of a policy that the caller chooses, and what digests, objects and joint
+saves need. One file replaces another in one step,
 and so does a set: its index is renamed last, and its files have names that no old file has
 (``names.new_part_names``). Where a file replaces a set, or a set a file, both are there for a
 moment, each whole.
@@ -41,7 +42,6 @@ from shardvar.formats.safetensors.source import (
     FORMAT_VALUE,
     GENERATION_KEY,
     TOTALS,
-    WRITER_KEY,
     read_safetensors,
 )
 from shardvar.formats.sets import build_set_index
@@ -55,11 +55,13 @@ from shardvar.formats.sinks import (
 )
 from shardvar.formats.unfinished import share_files, share_prefix
 from shardvar.layout.dtypes import Ints
+from shardvar.planning.index import OBJECTS
+from shardvar.planning.policies.policy import USUAL_DESCRIPTIONS
 from shardvar.planning.slices import Capabilities, SliceTable, check_holds
 from shardvar.records import dataclass, field
 from shardvar.storage.protocol import Storage
 from shardvar.wire.digests import DIGESTS, encode_digests
-from shardvar.wire.safetensors_header import SAFETENSORS_DTYPES, build_header
+from shardvar.wire.safetensors_header import DTYPES_IN_ORDER, SAFETENSORS_DTYPES, build_header
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,17 +129,18 @@ def own_texts(new: NewCheckpoint) -> dict[str, str]:
     from shardvar.formats.objects import texts_with_objects  # of a write
 
     metadata, user = new.metadata, texts_with_objects(new.metadata)
-    texts = {
-        FORMAT_KEY: FORMAT_VALUE,
-        DESCRIPTION_KEY: metadata.description or new.assignment.description,
-        WRITER_KEY: metadata.writer,
-        GENERATION_KEY: metadata.generation,
-        **user,
-    }
+    description = metadata.description or new.assignment.description
     # The index of a set has the digests.
-    if metadata.digests and len(np.unique(new.assignment.file)) < 2:
-        texts[DIGESTS] = encode_digests(metadata.digests)
-    return {key: text for key, text in texts.items() if text or key in user}
+    digests = {} if len(np.unique(new.assignment.file)) > 1 else metadata.digests
+    own = {
+        DESCRIPTION_KEY: "" if description in USUAL_DESCRIPTIONS else description,
+        GENERATION_KEY: metadata.generation,
+        DIGESTS: encode_digests(digests) if digests else "",
+        OBJECTS: user.pop(OBJECTS, ""),
+    }
+    own = {key: text for key, text in own.items() if text}
+    # Loaders of Hugging Face refuse a file that has texts, and not this one.
+    return ({FORMAT_KEY: FORMAT_VALUE} if own else {}) | own | user
 
 
 def safetensors_sink(new: NewCheckpoint, texts: Mapping[str, str], form: Format) -> SafetensorsSink:
@@ -217,6 +220,7 @@ CAPABILITIES = Capabilities(
     holds_objects=True,
     holds_digests=True,
     is_exact=True,
+    file_order=DTYPES_IN_ORDER,
 )
 """Whole tensors only; overwriting a set leaves, for a moment, neither old nor new."""
 

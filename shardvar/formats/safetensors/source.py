@@ -65,7 +65,7 @@ from shardvar.formats.sets import SetIndex, fetch_again, read_set_index
 from shardvar.layout.dtypes import code
 from shardvar.limits import MAX_RANK
 from shardvar.pictures.words import named
-from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata
+from shardvar.planning.index import NO_CHECKSUM, OBJECTS, EntryTable, Metadata
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
 from shardvar.records import dataclass, field
 from shardvar.storage.concurrency import as_answered
@@ -88,7 +88,7 @@ GENERATION_KEY = "shardvar.generation"
 """The keys in ``__metadata__`` of three fields of ``Metadata``; the last one is also in the
 metadata of an index."""
 FORMAT_KEY, FORMAT_VALUE = "format", "pt"
-"""The text in ``__metadata__`` without which ``from_pretrained`` of Hugging Face refuses a file."""
+"""The text in ``__metadata__`` without which loaders of Hugging Face refuse a file with other texts."""
 TOTALS = ("total_size", "total_parameters")
 """The keys in the metadata of an index that count the tensors."""
 
@@ -312,7 +312,8 @@ def _too_deep(key: str, shape: Sequence[int]) -> UnsupportedError:
 
 def metadata_of_texts(texts: Mapping[str, str]) -> Metadata:
     user = {key: text for key, text in texts.items() if key not in _LAYOUT_KEYS}
-    if user.get(FORMAT_KEY) == FORMAT_VALUE and DESCRIPTION_KEY in user:
+    is_own = not {DESCRIPTION_KEY, GENERATION_KEY, DIGESTS, OBJECTS}.isdisjoint(user)
+    if user.get(FORMAT_KEY) == FORMAT_VALUE and is_own:
         del user[FORMAT_KEY]  # the writer's, and not the user's
     generation = user.pop(GENERATION_KEY, "")
     digests: Mapping[str, str] = take_digests(user) if DIGESTS in user else {}

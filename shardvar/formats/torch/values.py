@@ -29,6 +29,7 @@ dicts and sets of them; and of the few classes that programs keep with their ten
     argparse.Namespace            an instance, whose state is a dict
     scalar of NumPy               a call of a dtype and the bytes
     array of NumPy                as above: in the state of a generator of random numbers
+    io.BytesIO                    an instance, whose state begins with its bytes
 
 An object of any other class is refused, and the error names the class. Values may be nested, shared
 and cyclic as the file likes, so their depth and their size are bounded while they are copied.
@@ -453,7 +454,7 @@ def unsupported(value: Any) -> CheckpointError | UnsupportedError:
     )
 
 
-_NAMESPACE, _DEVICE = "argparse.Namespace", "torch.device"
+_NAMESPACE, _DEVICE, _STREAM = "argparse.Namespace", "torch.device", "_io.BytesIO"
 _SETS = {name: name.rpartition(".")[2] for name in of_builtins("set", "frozenset")}
 _COMPLEX, _BYTEARRAY = of_builtins("complex"), of_builtins("bytearray")
 _SCALARS = ("numpy._core.multiarray.scalar", "numpy.core.multiarray.scalar")
@@ -554,6 +555,9 @@ class _Copy:
                 return Tagged(_NAMESPACE, held)
         if node.name in ARRAYS and items is None:
             return self.array(node)
+        is_stream = node.name == _STREAM and not values and items is None
+        if is_stream and type(state) is tuple and type((*state, None)[0]) is bytes:
+            return self.of(state[0], depth)
         if state is None and items is None:
             if node.name in _COMPLEX and kinds == [float, float]:
                 return complex(*values)

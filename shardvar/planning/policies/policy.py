@@ -307,6 +307,12 @@ class ShardByTaskPolicy(ColumnarPolicy):
         return _by_number(slices, number, self.description)
 
 
+EACH_PROCESS = "One file for each process."
+"""The description of a checkpoint that several processes write."""
+USUAL_DESCRIPTIONS = EACH_PROCESS, ShardByTaskPolicy().description
+"""The descriptions of checkpoints without a chosen policy."""
+
+
 @dataclass(frozen=True, slots=True)
 class ShardByDevicePolicy(ColumnarPolicy):
     """A file for each device: R-POLICY-10 (RFC 001), "Callback to split tensors into shards based

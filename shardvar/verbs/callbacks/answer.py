@@ -35,7 +35,13 @@ from shardvar.errors import ArgumentError, ArgumentTypeError, PolicyError
 from shardvar.formats.protocol import Source, WrappedSource
 from shardvar.layout.dtypes import Array, Bools, Ints, dtype_name
 from shardvar.layout.region import Region
-from shardvar.planning.decision import Decision, check_answer, find_exceeding, raise_losses
+from shardvar.planning.decision import (
+    Decision,
+    check_answer,
+    find_exceeding,
+    in_file_order,
+    raise_losses,
+)
 from shardvar.planning.index import EntryTable, TableIndex, concatenate_entries
 from shardvar.planning.plan import CopyTable, Plan, plan_copies
 from shardvar.planning.policies import (
@@ -290,6 +296,7 @@ def ask_callback(
         assignment, arrays = replace(assignment, slices=replace(slices, nbytes=nbytes)), source
         plan = _plan_substituted(entries, assignment.slices, arrays, changed)
     else:
+        assignment = in_file_order(assignment, capabilities)
         arrays, plan = None, plan_copies(entries.slices, assignment.slices)
     return Decision(
         assignment, plan, seconds, find_exceeding(policy, assignment), answer.num_empty

@@ -58,6 +58,7 @@ from shardvar.errors import (
 )
 from shardvar.planning.index import Metadata
 from shardvar.planning.plan import name_processes
+from shardvar.planning.policies.policy import EACH_PROCESS
 from shardvar.planning.slices import TensorTable
 from shardvar.records import dataclass
 from shardvar.verbs.save import WRITER
@@ -77,7 +78,7 @@ from shardvar.verbs.together.share_files import (
 )
 from shardvar.wire.strict_json import parse_json
 
-DESCRIPTION = "One file for each process."
+DESCRIPTION = EACH_PROCESS
 
 _MOST_FINISHES, _FINISH_SECONDS = 60, 1.0
 """Attempts at a commit that another process has decided, and the pause between two."""
@@ -594,6 +595,7 @@ def _wait_for_call(
 ) -> tuple[Run, str]:
     """Return the last call, once one comes after a token that is done with, for ``reason``."""
     while True:
+        run = run.at_call()
         calls = run.calls()
         token, count = calls[-1] if calls else ("", 0)
         if token > after and count == run.count:

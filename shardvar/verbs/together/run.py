@@ -21,6 +21,7 @@ checkpoint has these keys.
 
 import hashlib
 import json
+import os
 import re
 import secrets
 import time
@@ -36,6 +37,7 @@ from shardvar.errors import (
     ArgumentTypeError,
     CheckpointError,
     StorageError,
+    TargetExists,
     UnsupportedError,
 )
 from shardvar.formats.protocol import SharedFormat
@@ -45,9 +47,10 @@ from shardvar.layout.region import read_integer
 from shardvar.limits import MAX_FILES
 from shardvar.planning.index import SOME_PROCESSES
 from shardvar.planning.plan import check_replicas
+from shardvar.storage.local import LocalStorage
 from shardvar.storage.posix import HeldDirectory
 from shardvar.verbs.arguments import check_string
-from shardvar.verbs.locate import Location, Path, find_target
+from shardvar.verbs.locate import IN_FOLDER, Location, Path, find_target
 from shardvar.wire.damage import decoding, invalid
 from shardvar.wire.strict_json import parse_json
 
@@ -91,6 +94,8 @@ class SaveOptions:
     """Slices that several processes hold alike must be equal, or with ``"first"`` may differ."""
     force: bool = False
     """Replace an existing checkpoint also where the format cannot do that in one step."""
+    overwrite: bool = True
+    """Replace a checkpoint that is there."""
     commit: bool = True
     """Wait until all processes have saved and one has committed."""
     timeout: float = 600.0
@@ -190,6 +195,22 @@ class Run:
             cause = f"process={number} is not one of {self.count} processes."
             raise ArgumentError(cause, f"Give 0 to {self.count - 1}.")
         return number
+
+    def at_call(self) -> Self:
+        """Return the run in the folder of its path, or next to it, if process 0 has begun it there.
+
+        Process 0 may have made the folder since this one looked, or this one since process 0 did.
+        """
+        place, stem = self.target.storage, self.target.stem
+        if place.local_path is None or self.calls():
+            return self
+        other = replace(self.target, storage=place.folder(stem), name=IN_FOLDER)
+        if stem == IN_FOLDER:
+            above, name = os.path.split(place.local_path)
+            other = replace(self.target, storage=LocalStorage(above), name=name)
+        found = replace(self, target=other, version="", known={})
+        found = replace(found, version=found.current_version())
+        return found if found.calls() else self
 
     def refreshed(self) -> Self:
         """Return the run with a storage that sees the files that other processes have written since."""
@@ -355,7 +376,11 @@ def find_run(
             cause, "Save in the format shardvar, and convert the checkpoint with sv.reshard."
         )
     found = Run(target, run, count, attempt, peers=peers, options=options)
-    return replace(found, version=found.current_version())
+    version = found.current_version()
+    if version and not options.overwrite:
+        cause = f"Checkpoint already exists: {found.path}, and overwrite is False."
+        raise TargetExists(cause, "Choose another path.")
+    return replace(found, version=version)
 
 
 def indexes_of(target: Location) -> dict[str, Location]:

@@ -48,6 +48,7 @@ from shardvar.planning.slices import (
     TensorTable,
     cuttable_rows,
     pad,
+    rows_in_file_order,
     sum_by,
 )
 from shardvar.records import dataclass, field, replace
@@ -307,7 +308,7 @@ def save_shards(
     >>> sv.save_shards(f"{tempfile.mkdtemp()}/model", tensors, process=0, num_processes=1, run="step-7").num_slices
     1
     """
-    options = SaveOptions(replicas, force, commit, timeout, digest, base)
+    options = SaveOptions(replicas, force, commit=commit, timeout=timeout, digest=digest, base=base)
     options.check()
     saved = find_run(path, run, num_processes, format, attempt, options=options)
     return save_with_objects(saved, process, tensors, Metadata(user=texts_of(metadata)))
@@ -431,6 +432,8 @@ def _plan(
     source = source if base is None else base.source
     stored = source.index.entries
     rows, slices = _held_slices(stored.slices, form.capabilities)
+    order = rows_in_file_order(slices, form.capabilities)
+    rows, slices = rows[order], slices.take(order)
     assignment = Assignment(slices, np.zeros_like(rows), int(len(rows) > 0), about.description)
     decision = Decision(assignment, plan_of_slices(stored.slices, rows, slices), 0.0)
     work = WritePlan(target, stored, about, False, False, decision)

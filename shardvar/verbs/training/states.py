@@ -99,15 +99,17 @@ def unmatched_keys(
     return LoadReport(missing, unexpected)
 
 
-def check_stored_tensor(
-    reader: Reader, key: str, shape: tuple[int, ...], dtype: str, *, cast: bool
-) -> None:
-    stored = reader[key]
-    if stored.shape != shape:
-        cause = f"{key!r} is {list(stored.shape)} in {reader.path}, and {list(shape)} in"
-        raise ArgumentError(f"{cause} the state.", "Give the state the same shape.")
-    if stored.dtype != dtype and not cast:
-        cause = f"{key!r} is {stored.dtype} in {reader.path}, and {dtype} in the state."
+Fact = tuple[str, tuple[int, ...]]
+"""The dtype and the shape of a tensor."""
+
+
+def check_stored_tensor(path: str, key: str, stored: Fact, given: Fact, *, cast: bool) -> None:
+    (name, full), (dtype, shape) = stored, given
+    if full != shape:
+        cause = f"{key!r} is {list(full)} in {path}, and {list(shape)} in the state."
+        raise ArgumentError(cause, "Give the state the same shape.")
+    if name != dtype and not cast:
+        cause = f"{key!r} is {name} in {path}, and {dtype} in the state."
         raise ArgumentError(cause, "Give the state the same dtype, or cast=True.")
 
 

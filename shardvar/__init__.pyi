@@ -78,4 +78,6 @@ from shardvar.verbs.together.shares import LocalShard as LocalShard
 from shardvar.verbs.together.shares import commit_shards as commit_shards
 from shardvar.verbs.together.shares import save_shards as save_shards
 from shardvar.verbs.training.saved_steps import SavedSteps as SavedSteps
+from shardvar.verbs.derivation import certify as certify
+from shardvar.verbs.derivation import verify_derivation as verify_derivation
 from shardvar.verbs.verify import verify as verify

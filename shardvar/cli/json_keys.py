@@ -195,6 +195,15 @@ verify of several PATHs: a list of such objects, or
 .error.cause  the problem and its place
 .error.remedy  what to do
 
+verify, with --derived-from
+.path  the checkpoint
+.sources  the checkpoints that it is said to be made of
+.statement  the file of the statement, or several
+.verdict  derived, not derived, or cannot be decided
+.problems  what differs, or why nothing could be decided
+.classes  the numbers of tensors that were moved, rounded and computed
+.ok  true if it is derived
+
 diff
 .equal  true if both contain the same tensors
 .path_a  the first checkpoint

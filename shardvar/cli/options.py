@@ -398,6 +398,8 @@ PATH+  {_PATH}; or several of them. Of a folder, all in it
 [checks]
 --strict  exit with 1 unless checksums cover everything
 --against FILE  compare with this manifest, not with PATH.sha256
+--derived-from SRC  make PATH again of SRC, and compare (repeatable)
+--statement FILE  with --derived-from: the statement of `reshard --certify` (repeatable)
 --quick  check only indexes and the sizes of files
 --nan  also look for NaNs and infinities: exit with 1
 [running]
@@ -486,6 +488,7 @@ target=DST  the new checkpoint; its ending may select the format
 --html FILE  with --dry-run: write an HTML preview
 --verify  read the new checkpoint back and verify it
 --digest  keep the digests of tensors in DST, for `verify`
+--certify FILE  write a statement of what DST was made of, for `verify --derived-from`
 --force  replace an existing DST
 --keep-going  leave out tensors that cannot be read; exit with 1
 [running]
@@ -525,6 +528,7 @@ target=OUT  the new checkpoint; with --force, it may be BASE
 <limits>
 [safety]
 <dry-run>
+--certify FILE  write a statement of what OUT was made of, for `verify --derived-from`
 --force  replace an existing OUT
 [output]
 <output>

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -48,7 +48,7 @@ from shardvar.cli.verify import (
     verify_with_progress,
 )
 from shardvar.cli.view import check_target, show_link, write_plan_page
-from shardvar.errors import ArgumentError, CheckpointError
+from shardvar.errors import ArgumentError, CheckpointError, TargetExists
 from shardvar.formats.table import name_of_target, names_of_target, stem_of_name
 from shardvar.layout.dtypes import NAMES
 from shardvar.layout.meshes import Layout, named_sharding, parameter_servers
@@ -236,6 +236,7 @@ _LOST = 1
 def execute(arguments: Namespace) -> int:
     """Return 0, or the code of ``--verify``, or 1 if tensors were lost."""
     sources = paths_of_components(arguments.source)
+    check_certify(arguments)
     if arguments.html:
         if not arguments.dry_run:
             raise ArgumentError(
@@ -302,24 +303,28 @@ def _reshard(arguments: Namespace) -> WriteReport:
             "resharding", lambda: sum(map(payload_nbytes, paths_of_components(arguments.source)))
         ) as advance,
     ):
-        return reshard(
-            [*arguments.source, *(arguments.lora or ())],
+        sources = [*arguments.source, *(arguments.lora or ())]
+        changes: dict[str, Any] = {
+            "filter": arguments.filter,
+            "exclude": arguments.exclude,
+            "strip_prefix": arguments.strip_prefix,
+            "rename": rename,
+            "add_prefix": arguments.add_prefix,
+            "map": given,
+            "concat": concat,
+            "transpose": arguments.transpose,
+            "cast": cast,
+            "dequantize": arguments.dequantize,
+            "quantize": arguments.quantize,
+            "keep": arguments.keep,
+        }
+        report = reshard(
+            sources,
             arguments.target,
             format=arguments.format,
             policy=policy,
             partition=dict(partition) or None,
-            filter=arguments.filter,
-            exclude=arguments.exclude,
-            strip_prefix=arguments.strip_prefix,
-            rename=rename,
-            add_prefix=arguments.add_prefix,
-            map=given,
-            concat=concat,
-            transpose=arguments.transpose,
-            cast=cast,
-            dequantize=arguments.dequantize,
-            quantize=arguments.quantize,
-            keep=arguments.keep,
+            **changes,
             digest=arguments.digest,
             keep_going=arguments.keep_going,
             force=arguments.force,
@@ -327,6 +332,39 @@ def _reshard(arguments: Namespace) -> WriteReport:
             executor=executor,
             progress=advance,
         )
+    _certify(arguments, report, sources, changes)
+    return report
+
+
+def _certify(
+    arguments: Namespace, report: WriteReport, sources: Sequence[str], changes: Mapping[str, Any]
+) -> None:
+    """Write the statement that ``--certify`` asks for, of what was just written."""
+    if arguments.certify is None:
+        return
+    from shardvar.verbs.derivation import certify  # few writes are certified
+
+    target = exact_path(find_target(report.path, report.format, report.format))
+    with progress("certifying", lambda: report.nbytes) as advance:
+        certify(
+            target, sources, arguments.certify, force=arguments.force, progress=advance, **changes
+        )
+
+
+def check_certify(arguments: Namespace) -> None:
+    """Refuse what has no statement, before anything is written."""
+    file = arguments.certify
+    if file is None:
+        return
+    for name in ("dry_run", "keep_going"):
+        if getattr(arguments, name, False):
+            cause = f"--certify is given with --{name.replace('_', '-')}."
+            raise ArgumentError(cause, "Leave one of them out.")
+    if "{rank" in arguments.target:
+        cause = "--certify is given, and the map makes one checkpoint a rank."
+        raise ArgumentError(cause, "Leave --certify out: a statement is about one checkpoint.")
+    if os.path.exists(file) and not arguments.force:
+        raise TargetExists(f"{file} exists.", "Pass --force, which also replaces the target.")
 
 
 def _map_of_lora(arguments: Namespace, given: "Map | None") -> "Map":
@@ -449,6 +487,7 @@ def execute_apply(arguments: Namespace) -> int:
     from shardvar.verbs.delta.apply import apply  # a reshard does not need it
 
     base = arguments.base
+    check_certify(arguments)
     partition = parse_shards(arguments.shards or (), None, on_devices=False, joins={})
     with (
         warnings_below(),
@@ -465,6 +504,8 @@ def execute_apply(arguments: Namespace) -> int:
             dry_run=arguments.dry_run,
             progress=advance,
         )
+    if not report.already:
+        _certify(arguments, report, [base, *arguments.delta], {"apply": True})
     if arguments.json:
         fields = report.to_json()
         print_json({name: fields[name] for name in fields if name not in _OF_RESHARD})

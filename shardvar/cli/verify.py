@@ -21,6 +21,7 @@ from shardvar.cli.output import (
     note,
     note_unread,
     one_line,
+    payload_nbytes,
     print_json,
     progress,
     say,
@@ -62,8 +63,33 @@ _OK, _NO, _NOT_VERIFIED = 0, 1, 3
 
 
 def execute(arguments: Namespace) -> int:
+    if arguments.derived_from or arguments.statement:
+        return _verify_derivation(arguments)
     with executor_of(arguments) as executor:
         return _verify_all(arguments, executor)
+
+
+def _verify_derivation(arguments: Namespace) -> int:
+    from shardvar.verbs.derivation import DERIVED, UNDECIDED, verify_derivation  # few need it
+
+    if not (arguments.derived_from and arguments.statement) or len(arguments.path) > 1:
+        raise ArgumentError(
+            "A derivation is of one PATH, by --derived-from SRC and --statement FILE.",
+            "Give each: `shardvar verify PATH --derived-from SRC --statement FILE`.",
+        )
+    given = [*arguments.path, *arguments.derived_from]
+    with progress("deriving", lambda: 2 * sum(map(payload_nbytes, given))) as advance:
+        found = verify_derivation(
+            given[0], arguments.derived_from, arguments.statement, progress=advance
+        )
+    if arguments.json:
+        print_json(found.to_json())
+    elif not (found.ok and arguments.quiet):
+        first, *lines = str(found).splitlines()
+        answer("good" if found.ok else "bad", seen_from_here(first), found.verdict)
+        for line in lines:
+            say(seen_from_here(line))
+    return {DERIVED: _OK, UNDECIDED: _NOT_VERIFIED}.get(found.verdict, _NO)
 
 
 def _verify_all(arguments: Namespace, executor: Executor | None) -> int:

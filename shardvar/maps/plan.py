@@ -91,6 +91,11 @@ class MapPlan:
     tensors: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     """The dtypes and shapes of source tensors, by key."""
 
+    def rules_by_target(self) -> dict[str, set[int]]:
+        """Return the positions of the rules that make each target, by its key."""
+        found = {each.key: {piece.rule for piece in each.pieces} for each in self.targets}
+        return found | {self.names[key]: {number} for key, number in self.rules.items()}
+
     def every_target(self) -> Iterator[Target]:
         """Yield the targets, and the targets that new names stand for."""
         yield from self.targets

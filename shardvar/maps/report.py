@@ -1,5 +1,6 @@
 """The report of a map on a checkpoint: a table of its rules, and the problems."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -87,14 +88,10 @@ class MapReport:
         MapReport
             The report, whose rules have ``num_unlike``.
         """
-        counts = [0] * len(self.rules)
-        for target in self.plan.targets:
-            for number in {piece.rule for piece in target.pieces} if target.key in unlike else ():
-                counts[number] += 1
-        for key, number in self.plan.rules.items():
-            counts[number] += self.plan.names[key] in unlike
-        pairs = zip(self.rules, counts, strict=True)
-        return replace(self, rules=tuple(replace(rule, num_unlike=n) for rule, n in pairs))
+        rules = self.plan.rules_by_target()
+        counts = Counter(number for key in unlike for number in rules.get(key, ()))
+        pairs = enumerate(self.rules)
+        return replace(self, rules=tuple(replace(rule, num_unlike=counts[n]) for n, rule in pairs))
 
     def headers(self) -> tuple[str, ...]:
         """Return the columns of the table of rules."""

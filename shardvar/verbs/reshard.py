@@ -44,10 +44,11 @@ entries; all that is made of them on the way; and the plan.
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
+from inspect import signature
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -73,6 +74,7 @@ from shardvar.formats.published import check_no_delta
 from shardvar.layout.dtypes import ITEMSIZES, STRING, is_floating, is_whole, parse_dtype
 from shardvar.maps.map import Map, numbers_sources
 from shardvar.maps.plan import plan_short_rules
+from shardvar.maps.report import MapReport
 from shardvar.pictures.words import human_shape, named
 from shardvar.planning.index import EntryTable, Metadata, find_ties, take_tensors
 from shardvar.planning.policies import Policy
@@ -493,8 +495,10 @@ def _mapped(
     if given is None:
         return reader, None
     # Of several sources, the keys were chosen before they were joined.
-    chosen = (asked["filter"], asked["exclude"], None) if number == 1 else (None, None, number)
-    return map_and_report(reader, given, *chosen, asked["strip_prefix"])
+    strip_prefix = asked["strip_prefix"]
+    if number > 1:
+        return map_and_report(reader, given, None, None, number, strip_prefix)
+    return map_and_report(reader, given, asked["filter"], asked["exclude"], None, strip_prefix)
 
 
 def _find_sources(places: Sequence[SplitPath], keep_going: bool) -> list[Location]:
@@ -563,12 +567,7 @@ def rewrite(
     """Plan and check; return the function that writes. ``keep`` leaves a finished target as it is."""
     check_no_delta(found[0].path, found[0].storage, found[0].format.name, reader.index)
     # Plan.
-    # Of several sources, the keys were chosen before they were joined.
-    is_one = len(found) == 1
-    kept = select_keys(list(reader), changes.filter, changes.exclude) if is_one else set(reader)
-    left_out = graph_left_out(reader, goal.format, kept) if OBJECT_GRAPH_KEY in kept else ()
-    kept.difference_update(left_out)
-    objects = find_objects(reader, goal.format, kept)
+    kept, left_out, objects = _kept(reader, changes, goal.format, len(found))
     is_all = changes.filter is None and changes.exclude is None
     for fault in reader.source.file_faults().values() if is_all and not changes.keep_going else ():
         raise first_fault(reader) or fault
@@ -617,6 +616,55 @@ def _check_blocks(goal: Location, source: Source) -> None:
     if isinstance(source, EncodedSource) and source.encoder.nbytes and name != "gguf":
         cause = f"The format {name} does not keep the type of blocks of {source.encoder.kind}."
         raise UnsupportedError(cause, "Give a target that ends in .gguf, or choose another scheme.")
+
+
+def _kept(
+    reader: Reader, changes: Changes, form: Format, number: int
+) -> tuple[set[str], tuple[str, ...], Mapping[str, bytes]]:
+    """The keys that a format gets of ``number`` sources, the keys that it cannot hold, the objects."""
+    # Of several sources, the keys were chosen before they were joined.
+    kept = (
+        select_keys(list(reader), changes.filter, changes.exclude) if number == 1 else set(reader)
+    )
+    left_out = graph_left_out(reader, form, kept) if OBJECT_GRAPH_KEY in kept else ()
+    kept.difference_update(left_out)
+    return kept, left_out, find_objects(reader, form, kept)
+
+
+class Derived(NamedTuple):
+    """The result of a reshard, before it is written."""
+
+    entries: EntryTable
+    source: Source
+    names: Mapping[str, str]
+    """The new names, by the keys that the map made, or else by the keys of the sources."""
+    objects: Mapping[str, bytes]
+    """The encodings of objects by their new names."""
+    map: MapReport | None
+    """The report of the map; None without one."""
+    numbers: Collection[str]
+    """The keys of the sources that were dequantised."""
+
+
+@contextmanager
+def derived(
+    found: Sequence[Location], form: Format, options: Mapping[str, Any]
+) -> Iterator[Derived]:
+    """Open what ``reshard`` would write of sources in a format, by its arguments' names."""
+    asked = dict.fromkeys(signature(reshard).parameters) | dict(options)
+    changes, dequantize = _changes(asked), asked["dequantize"] or False
+    dequantize = dequantize and changes.conversions.dtype_of_numbers(dequantize)
+    paths = [each.path for each in found]
+    given = None if asked["map"] is None else as_map(asked["map"], paths=paths)
+    chosen = asked["concat"], asked["filter"], asked["exclude"]
+    with _open(found, given, *chosen, dequantize, changes, None) as opened:
+        reader, report = _mapped(opened, given, len(found), changes, asked)
+        kept, _, objects = _kept(reader, changes, form, len(found))
+        made = _select(reader, kept, objects, changes, set())
+        named = {made.names[key]: encoding for key, encoding in objects.items()}
+        numbers = keys_of_numbers(opened.source) if dequantize else ()
+        told = report() if report else None
+        yield Derived(made.entries, made.source, made.names, named, told, numbers)
 
 
 def _move(

@@ -120,11 +120,17 @@ class LeafHashes:
     def bounds(self, leaf: int) -> tuple[int, int]:
         return leaf * LEAF_NBYTES, min((leaf + 1) * LEAF_NBYTES, self.nbytes)
 
-    def add(self, dtype: str, start: int, payload: memoryview) -> None:
+    def hashes_of(self, dtype: str, start: int, payload: memoryview) -> dict[int, bytes]:
         """Hash the leaves that lie wholly in a range of the data, from byte ``start`` on."""
+        found = {}
         for leaf in self.inside(start, start + len(payload)):
             first, last = self.bounds(leaf)
-            self.put(leaf, hash_leaf(dtype, payload[first - start : last - start]))
+            found[leaf] = hash_leaf(dtype, payload[first - start : last - start])
+        return found
+
+    def add(self, dtype: str, start: int, payload: memoryview) -> None:
+        for leaf, value in self.hashes_of(dtype, start, payload).items():
+            self.put(leaf, value)
 
     def add_region(
         self,

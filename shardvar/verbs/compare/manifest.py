@@ -95,8 +95,9 @@ def statement_of(report: DigestReport) -> dict[str, Any]:
     }
 
 
-def tensors_of_statement(octets: bytes, place: str) -> dict[str, str]:
-    """``MalformedCheckpoint`` unless the bytes are a whole statement of these digests."""
+def parse_statement(octets: bytes, place: str) -> tuple[Any, dict[str, Any]]:
+    """Return the type of the predicate of an in-toto statement, in an envelope or not, and the
+    statement."""
     try:
         found = parse_json(octets, _MAX_DEPTH)
         found = found.get("dsseEnvelope", found) if isinstance(found, dict) else found
@@ -109,10 +110,17 @@ def tensors_of_statement(octets: bytes, place: str) -> dict[str, str]:
         raise MalformedCheckpoint(
             f"{place} is neither a manifest nor an in-toto statement.", _WRITE_AGAIN
         ) from None
-    if (kind, predicate_type) != (TYPE, PREDICATE_TYPE):
+    if kind != TYPE:
+        raise MalformedCheckpoint(f"{place} is a statement of type {kind!r}.", _WRITE_AGAIN)
+    return predicate_type, found
+
+
+def tensors_of_statement(octets: bytes, place: str) -> dict[str, str]:
+    """``MalformedCheckpoint`` unless the bytes are a whole statement of these digests."""
+    predicate_type, found = parse_statement(octets, place)
+    if predicate_type != PREDICATE_TYPE:
         raise MalformedCheckpoint(
-            f"{place} is a statement of type {kind!r} with the predicate {predicate_type!r}, not "
-            f"of tensor digests.",
+            f"{place} is a statement with the predicate {predicate_type!r}, not of tensor digests.",
             _WRITE_AGAIN,
         )
     try:
@@ -452,7 +460,20 @@ def read_manifest(path: Path) -> Manifest:
     return _read(*split_place(path), os.fspath(path))
 
 
+def read_statement(path: Path) -> tuple[Any, dict[str, Any]]:
+    """Return the type of the predicate of the in-toto statement in a file, and the statement."""
+    return parse_statement(_content(*split_place(path), os.fspath(path))[1], os.fspath(path))
+
+
 def _read(storage: Storage, name: str, place: str) -> Manifest:
+    is_json, octets = _content(storage, name, place)
+    if is_json:
+        return Manifest(place, tensors_of_statement(octets, place), {})
+    return decode_manifest(octets, place)
+
+
+def _content(storage: Storage, name: str, place: str) -> tuple[bool, bytes]:
+    """Return True for JSON, and False for a manifest, and the bytes; another file is refused."""
     if not name:
         raise MissingFile(f"{place} is a folder, and not a manifest.", _WRITE_ONE)
     try:
@@ -470,10 +491,7 @@ def _read(storage: Storage, name: str, place: str) -> Manifest:
             raise not_digests(place, head)
         if file.size > MAX_MANIFEST_NBYTES:
             raise past_limit(f"{place} has {file.size} bytes", "MAX_MANIFEST_NBYTES")
-        octets = bytes(file.read(0, file.size))
-    if is_json:
-        return Manifest(place, tensors_of_statement(octets, place), {})
-    return decode_manifest(octets, place)
+        return is_json, bytes(file.read(0, file.size))
 
 
 def read_against(path: Path) -> Manifest:

@@ -17,6 +17,7 @@ from contextlib import closing, suppress
 from functools import partial
 from math import prod
 from threading import Lock
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -27,6 +28,7 @@ from shardvar.engine.pool import (
     BLOCK_NBYTES,
     Progress,
     block_ranges,
+    bytes_of,
     map_ahead,
     run_ahead,
     thread_buffer,
@@ -41,6 +43,7 @@ from shardvar.verbs.compare.comparison import (
     Unreadable,
     ValueDifference,
 )
+from shardvar.verbs.compare.digest import digest_array
 from shardvar.verbs.compare.distances import (
     Difference,
     Highest,
@@ -54,6 +57,7 @@ from shardvar.verbs.compare.distances import (
 from shardvar.verbs.problems import Damage
 from shardvar.verbs.reader import Reader, settings_in, warn_of_files
 from shardvar.verbs.together.executors import Opening, Payloads, portions, run_tasks
+from shardvar.wire.digests import LeafHashes
 
 
 class SideError(Exception):
@@ -146,8 +150,13 @@ def _of_side(side: str, function: Callable[[], Any]) -> Any:
         raise SideError(side, error) from error
 
 
-def rows_of_same_bytes(sides: Mapping[int, Sides], progress: Progress) -> set[int]:
-    """The tensors, of one dtype on both sides, whose verified bytes are equal."""
+def rows_of_same_bytes(
+    sides: Mapping[int, Sides],
+    progress: Progress,
+    leaves: Mapping[int, LeafHashes] = MappingProxyType({}),
+) -> set[int]:
+    """The tensors, of one dtype on both sides, whose verified bytes are equal; ``leaves`` gets the
+    hashes of these bytes."""
     nbytes = dict.fromkeys(sides, 0)
     same, unlike = set[int](), set[int]()
 
@@ -163,23 +172,31 @@ def rows_of_same_bytes(sides: Mapping[int, Sides], progress: Progress) -> set[in
                 unlike.add(row)
             yield row, None
 
-    def compare(portion: tuple[int, ReadStretch | None]) -> tuple[int, int | None]:
+    def compare(
+        portion: tuple[int, ReadStretch | None],
+    ) -> tuple[int, int | None, Mapping[int, bytes]]:
         row, read = portion
         if read is None or row in unlike:
-            return row, None
+            return row, None, {}
         try:
             stretch = read()
         except SideError:
             stretch = None
         if stretch is None or not np.array_equal(_words(stretch.a), _words(stretch.b)):
             unlike.add(row)
-            return row, None
-        return row, stretch.nbytes
+            return row, None, {}
+        if row not in leaves:
+            return row, stretch.nbytes, {}
+        dtype, start = sides[row].b.tensors.dtype(sides[row].other), stretch.start
+        data, at = bytes_of(stretch.b), start * stretch.b.itemsize
+        return row, stretch.nbytes, leaves[row].hashes_of(dtype, at, data)
 
     with closing(map_ahead(compare, portions())) as compared:
-        for row, count in compared:
+        for row, count, hashes in compared:
             if count is not None:
                 nbytes[row] += count
+                for leaf, value in hashes.items():
+                    leaves[row].put(leaf, value)
             elif row not in unlike:
                 with suppress(SideError):  # of a checksum, which is reported with the values
                     sides[row].check()
@@ -249,6 +266,9 @@ class PairWalk:
     """The distance at which numbers count as the same; None for bits."""
     ignore_dtype: bool
     progress: Progress
+    digests: dict[str, str] | None = None
+    """The digests of tensors of ``b`` that are the same in ``a``, as far as their bytes came in whole
+    leaves; None to hash nothing."""
     differences: dict[str, TensorDifference] = field(default_factory=dict)
     """By key."""
     unreadable: dict[tuple[str, str], Unreadable] = field(default_factory=dict)
@@ -283,6 +303,8 @@ class PairWalk:
                         self.fail(a.keys[row], side, value)
                 if not isinstance(x, ReadError) and not isinstance(y, ReadError):
                     self._note(row, pairs[row], compare_arrays(x, y, tolerance=self.tolerance))
+                    if self.digests is not None:
+                        self.digests[a.keys[row]] = digest_array(a.keys[row], y)
                 self.progress(int(self.a.nbytes[row] + self.b.nbytes[pairs[row]]))
         large = sorted(set(walked).difference(small))
         alike = {
@@ -290,7 +312,13 @@ class PairWalk:
             for row in large
             if a.dtype(row) == b.dtype(pairs[row])
         }
-        same = rows_of_same_bytes(alike, self.progress)
+        hashed = () if self.digests is None else alike
+        leaves = {row: LeafHashes(int(self.b.nbytes[pairs[row]])) for row in hashed}
+        same = rows_of_same_bytes(alike, self.progress, leaves)
+        for row, found in leaves.items():
+            if row in same and not found.num_missing and self.digests is not None:
+                key = a.keys[row]
+                self.digests[key] = found.digest(key, a.dtype(row), a.shape(row))
         for row in large:
             if row not in same:
                 self._compare_large(row, pairs[row])

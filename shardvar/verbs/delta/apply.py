@@ -12,8 +12,8 @@ these are applied as a delta of shardvar is, so that a change of the base since 
 """
 
 import hashlib
-from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import Any
 
@@ -313,6 +313,32 @@ class ResultSource(WrappedSource):
 # The verb.
 
 
+@contextmanager
+def patched_source(
+    base: Reader, own: Sequence[Delta], others: Sequence[PublishedDelta]
+) -> Iterator[tuple[Source, PatchedSource]]:
+    """Open the result of deltas, which are own ones, or ``others`` of another program."""
+    with ScratchFile() as scratch:
+        if others:
+            yield apply_published(base, others, scratch)
+        else:
+            check_base(base, own)
+            patched = PatchedSource.of(base, own)
+            yield patched, patched
+
+
+@contextmanager
+def applied(base: Location, deltas: Sequence[Location]) -> Iterator[Reader]:
+    """Open the result of deltas on their base, before it is written."""
+    with ExitStack() as stack:
+        own, others = by_kind(open_all(deltas, stack))
+        check_follows(own)
+        check_versions(others)
+        reader = stack.enter_context(open_found(base, dequantize=False))
+        source, _ = stack.enter_context(patched_source(reader, own, others))
+        yield Reader(reader.path, reader.format, source)
+
+
 @named_arguments
 def apply(
     base: Path,
@@ -464,17 +490,11 @@ class _Apply:
         """Write the result of deltas that follow each other; only report it if it is there."""
         last = (self.own or self.others)[-1].path
         notes = () if self.own and self.dry_run else notes_on_result(self.others)
-        with ScratchFile() as scratch:
-            source: Source
-            if self.others:
-                source, patched = apply_published(self.reader, self.others, scratch)
-                is_base = all(part.change.kind == EQUAL for part in patched.parts)
-                as_it_is = self.policy is None and self.partition is None and not self.dry_run
-                if is_base and self.is_in_place and as_it_is:
-                    return self.settle(last, notes)
-            else:
-                check_base(self.reader, self.own)
-                source = patched = PatchedSource.of(self.reader, self.own)
+        with patched_source(self.reader, self.own, self.others) as (source, patched):
+            is_base = self.others and all(part.change.kind == EQUAL for part in patched.parts)
+            as_it_is = self.policy is None and self.partition is None and not self.dry_run
+            if is_base and self.is_in_place and as_it_is:
+                return self.settle(last, notes)
             # Plan.
             result = Reader(self.reader.path, self.reader.format, source)
             try:

@@ -10,14 +10,6 @@ from spec_tests.wrong.table import wrong
 Array = Any
 
 
-@wrong("create", "R-CONCAT-1-numbers")
-def all_is_float32(self: Right, value: Array, num_shards: int) -> Any:
-    """A variable is float32, whatever it is given."""
-    return Right.create(
-        self, value.astype(np.complex64 if value.dtype.kind == "c" else np.float32), num_shards
-    )
-
-
 @wrong("create", "R-CONCAT-1-few")
 def empty_shards_are_padded(self: Right, value: Array, num_shards: int) -> Any:
     """A shard without rows gets a row of zeros."""
@@ -143,16 +135,6 @@ def masks_are_numbers(self: Right, handle: Any, key: Any) -> Any:
         np.asarray(k).astype(int) if getattr(k, "dtype", None) is np.dtype(bool) else k for k in key
     ]
     return Right.index(self, handle, tuple(number))
-
-
-@wrong("index", "R-VAR-1-arrays")
-def lists_are_slices(self: Right, handle: Any, key: Any) -> Any:
-    """A list of rows gives the rows from its first one to its last one."""
-    if key and isinstance(key[0], list | np.ndarray) and np.asarray(key[0]).dtype.kind in "iu":
-        rows = np.asarray(key[0])
-        if rows.size:
-            key = (slice(int(rows.min()), int(rows.max()) + 1), *key[1:])
-    return Right.index(self, handle, key)
 
 
 @wrong("index", "R-VAR-1-outside-columns")

@@ -24,14 +24,6 @@ def rank_five_is_turned(self: Right, value: Array, num_shards: int) -> Any:
     return Right.create(self, value, num_shards)
 
 
-@wrong("create", "R-SV-3-scatter-add-numbers")
-def nans_become_zero(self: Right, value: Array, num_shards: int) -> Any:
-    """NaN is stored as zero."""
-    if value.dtype.kind == "f":
-        value = np.where(np.isnan(value), value.dtype.type(0), value)
-    return Right.create(self, value, num_shards)
-
-
 @wrong("create", "R-CONCAT-1-numbers")
 def infinities_saturate(self: Right, value: Array, num_shards: int) -> Any:
     """Infinity is the largest number."""
@@ -39,14 +31,6 @@ def infinities_saturate(self: Right, value: Array, num_shards: int) -> Any:
         top = np.finfo(value.dtype).max
         value = np.clip(value, -top, top)
     return Right.create(self, value, num_shards)
-
-
-@wrong("create", "R-LOOKUP-2-numbers")
-def imaginary_parts_are_dropped(self: Right, value: Array, num_shards: int) -> Any:
-    """Complex numbers lose their imaginary part."""
-    return Right.create(
-        self, value.real.astype(value.dtype) if value.dtype.kind == "c" else value, num_shards
-    )
 
 
 @wrong("create_uneven", "R-SPEC-1-negative")
@@ -111,13 +95,3 @@ def vectors_are_rows(self: Right, left: Array, handle: Any) -> Any:
     """A vector on the left gives a matrix of one row."""
     found = Right.matmul(self, left, handle)
     return found[None] if left.ndim == 1 else found
-
-
-@wrong("matmul", "R-MATMUL-1-numbers")
-def integer_products_are_floats(self: Right, left: Array, handle: Any) -> Any:
-    """Integers are multiplied as float32."""
-    if handle[0].dtype.kind in "iu":
-        return (left.astype(np.float32) @ np.concatenate(handle).astype(np.float32)).astype(
-            handle[0].dtype
-        )
-    return Right.matmul(self, left, handle)

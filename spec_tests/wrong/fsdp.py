@@ -15,31 +15,6 @@ from spec_tests.wrong.table import wrong
 Array = Any
 
 
-@wrong("hsdp_parts", "V-FSDP-1-copies")
-def copies_and_shards_change_places(
-    self: Right, value: Array, mesh: Sequence[int], fsdp_axis: int, tp_axis: int | None
-) -> list[Array]:
-    """The first axis of the mesh shards and the second one holds copies."""
-    copies, shards, tensor = mesh
-    found = Right.hsdp_parts(self, value, (shards, copies, tensor), fsdp_axis, tp_axis)
-    return [
-        found[(s % shards) * copies * tensor + (c % copies) * tensor + t]
-        for s in range(copies)
-        for c in range(shards)
-        for t in range(tensor)
-    ]
-
-
-@wrong("of_rank", "V-FSDP-1-rows")
-def fsdp_before_tensor_parallelism(
-    self: Right, value: Array, mesh: Any, coordinate: Any, fsdp_axis: int, tp_axis: int | None
-) -> Array:
-    """FSDP cuts the parameter, and tensor parallelism what it left."""
-    _, shards, tensor = mesh
-    part = self.chunk(value, fsdp_axis, coordinate[1], shards)
-    return part if tp_axis is None else self.chunk(part, tp_axis, coordinate[2], tensor)
-
-
 @wrong("of_rank", "V-FSDP-1-columns")
 def tensor_parallelism_cuts_rows(
     self: Right, value: Array, mesh: Any, coordinate: Any, fsdp_axis: int, tp_axis: int | None
@@ -88,15 +63,6 @@ def ranks_by_the_first_axis(
     if mesh[0] == mesh[2]:
         copy, rank = rank, copy
     return Right.of_rank(self, value, mesh, (copy, shard, rank), fsdp_axis, tp_axis)
-
-
-@wrong("of_rank", "V-FSDP-1-rows")
-def rows_of_ranks_by_div(
-    self: Right, value: Array, mesh: Any, coordinate: Any, fsdp_axis: int, tp_axis: int | None
-) -> Array:
-    """Rows that do not divide are divided by the div rule."""
-    part = value if tp_axis is None else self.chunk(value, tp_axis, coordinate[2], mesh[2])
-    return np.array_split(part, mesh[1], fsdp_axis)[coordinate[1]]
 
 
 @wrong("of_rank", "V-FSDP-1-rows")

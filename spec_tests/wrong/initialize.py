@@ -11,12 +11,6 @@ from spec_tests.wrong.table import wrong
 Array = Any
 
 
-@wrong("generator", "R-INIT-5")
-def shards_of_one_seed(self: Right, seed: int, start: int) -> Any:
-    """Every shard is drawn from the same seed."""
-    return np.random.default_rng([seed, 0])
-
-
 @wrong("generator", "R-INIT-5-again")
 def seed_of_the_clock(self: Right, seed: int, start: int) -> Any:
     """The seed is ignored."""
@@ -27,12 +21,6 @@ def seed_of_the_clock(self: Right, seed: int, start: int) -> Any:
 def fans_of_the_shard(self: Right, shape: Sequence[int], part: Sequence[int]) -> float:
     """Glorot's limit is that of the shard."""
     return float(np.sqrt(6 / (part[0] + part[1])))
-
-
-@wrong("limit", "R-INIT-6")
-def fan_in_twice(self: Right, shape: Sequence[int], part: Sequence[int]) -> float:
-    """Glorot's limit has the rows alone."""
-    return float(np.sqrt(6 / (2 * shape[0])))
 
 
 @wrong("drawn", "R-INIT-4-range")
@@ -49,28 +37,6 @@ def uniform_from_zero(self: Right, kind: str, shape: Any, part: Any, generator: 
 def ones_of_the_first_shard(self: Right, kind: str, shape: Any, part: Any, generator: Any) -> Array:
     """Ones are a quarter too small."""
     return Right.drawn(self, kind, shape, part, generator) * (0.75 if kind == "ones" else 1)
-
-
-@wrong("initialize", "R-INIT-4")
-def whole_shape_for_each_shard(
-    self: Right, kind: str, shape: Any, dtype: Any, num_shards: int, seed: int
-) -> Any:
-    """Every shard is made in the whole shape."""
-    return [
-        self.drawn(kind, shape, tuple(shape), self.generator(seed, n)).astype(dtype)
-        for n in range(num_shards)
-    ]
-
-
-@wrong("initialize", "R-INIT-4")
-def initial_values_are_float64(
-    self: Right, kind: str, shape: Any, dtype: Any, num_shards: int, seed: int
-) -> Any:
-    """The dtype is ignored."""
-    return [
-        shard.astype(np.float64)
-        for shard in Right.initialize(self, kind, shape, dtype, num_shards, seed)
-    ]
 
 
 @wrong("initialize_whole", "R-INIT-2")
@@ -102,25 +68,9 @@ def whole_is_made_and_sliced(
 
 
 @wrong("generator", "R-INIT-5-seeds")
-def every_seed_is_the_same(self: Right, seed: int, start: int) -> Any:
-    """The seed is ignored."""
-    return np.random.default_rng([7, start])
-
-
-@wrong("generator", "R-INIT-5-seeds")
 def seeds_are_small(self: Right, seed: int, start: int) -> Any:
     """Only the last bit of a seed counts."""
     return np.random.default_rng([seed & 1, start])
-
-
-@wrong("drawn", "R-INIT-4-distributions")
-def normal_is_fifty_times_wider(
-    self: Right, kind: str, shape: Any, part: Any, generator: Any
-) -> Any:
-    """The standard deviation of normal values is 2.5."""
-    if kind == "random_normal":
-        return generator.normal(0, 2.5, part)
-    return Right.drawn(self, kind, shape, part, generator)
 
 
 @wrong("drawn", "R-INIT-4-distributions")
@@ -131,29 +81,6 @@ def truncated_is_not_truncated(
     if kind == "truncated_normal":
         return generator.normal(0, 0.05, part)
     return Right.drawn(self, kind, shape, part, generator)
-
-
-@wrong("drawn", "R-INIT-4-distributions")
-def uniform_is_positive(self: Right, kind: str, shape: Any, part: Any, generator: Any) -> Any:
-    """Uniform values lie between 0 and 0.05."""
-    if kind == "random_uniform":
-        return generator.uniform(0, 0.05, part)
-    return Right.drawn(self, kind, shape, part, generator)
-
-
-@wrong("drawn", "R-INIT-4-distributions")
-def normal_is_uniform(self: Right, kind: str, shape: Any, part: Any, generator: Any) -> Any:
-    """Normal values are uniform ones of the same deviation."""
-    if kind == "random_normal":
-        return generator.uniform(-0.0866, 0.0866, part)
-    return Right.drawn(self, kind, shape, part, generator)
-
-
-@wrong("drawn", "R-INIT-4-distributions")
-def rows_repeat(self: Right, kind: str, shape: Any, part: Any, generator: Any) -> Any:
-    """All rows of a shard are alike."""
-    one = Right.drawn(self, kind, shape, (1, *part[1:]), generator)
-    return np.broadcast_to(one, part)
 
 
 @wrong("initialize", "R-INIT-4")
@@ -187,12 +114,3 @@ def initial_values_in_one_shard_at_least(
 ) -> Any:
     """Fewer shards than one are one."""
     return Right.initialize(self, kind, shape, dtype, max(1, num_shards), seed)
-
-
-@wrong("initialize_parts", "R-INIT-4-parts-numbers")
-def parts_are_real(self: Right, function: Any, shape: Any, dtype: Any, num_shards: int) -> Any:
-    """The parts of a complex variable are real."""
-    return [
-        part.real.astype(part.dtype)
-        for part in Right.initialize_parts(self, function, shape, dtype, num_shards)
-    ]

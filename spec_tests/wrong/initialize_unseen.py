@@ -26,12 +26,6 @@ def truncated_is_clipped(self: Right, kind: str, shape: Any, part: Any, generato
     return Right.drawn(self, kind, shape, part, generator)
 
 
-@wrong("limit", "R-INIT-6")
-def glorot_by_one_fan(self: Right, shape: Any, part: Any) -> float:
-    """The limit is He's: the root of 6 divided by the rows."""
-    return float(np.sqrt(6 / (2 * shape[1])))
-
-
 @wrong("generator", "R-INIT-5")
 def late_shards_share_a_seed(self: Right, seed: int, start: int) -> Any:
     """All shards behind the second one are drawn from one seed."""

@@ -46,24 +46,6 @@ def first_shard_that_begins_there(self: Right, handle: Any, ids: Array) -> Any:
     return rows
 
 
-@wrong("lookup", "R-LOOKUP-2")
-def rows_in_the_order_of_shards(self: Right, handle: Any, ids: Array) -> Any:
-    """Rows come as the shards give them."""
-    return Right.lookup(self, handle, np.sort(ids, axis=None).reshape(ids.shape))
-
-
-@wrong("lookup", "R-LOOKUP-2")
-def repeated_ids_once(self: Right, handle: Any, ids: Array) -> Any:
-    """Repeated ids are looked up once, and the answer is not spread again."""
-    return Right.lookup(self, handle, np.unique(ids))
-
-
-@wrong("lookup", "R-LOOKUP-2-axes")
-def ids_are_flattened(self: Right, handle: Any, ids: Array) -> Any:
-    """The axes of the ids are lost."""
-    return Right.lookup(self, handle, ids.ravel())
-
-
 @wrong("lookup", "R-LOOKUP-2-many")
 def shards_in_the_order_of_names(self: Right, handle: Any, ids: Array) -> Any:
     """The shards are sorted by their numbers as text."""
@@ -99,25 +81,6 @@ def negative_ids_from_the_end(self: Right, handle: Any, ids: Array) -> Any:
     return Right.lookup(self, handle, np.where((ids < 0) & (ids >= -length), ids + length, ids))
 
 
-@wrong("lookup", "R-ID-1")
-def zeros_for_ids_outside(self: Right, handle: Any, ids: Array) -> Any:
-    """An id that no shard holds gives a row of zeros."""
-    inside = (ids >= 0) & (ids < sum(map(len, handle)))
-    rows = np.zeros((*ids.shape, *handle[0].shape[1:]), handle[0].dtype)
-    rows[inside] = Right.lookup(self, handle, ids[inside])
-    return rows
-
-
-@wrong("lookup_clipped", "R-LOOKUP-4")
-def every_row_is_scaled(self: Right, handle: Any, ids: Array, max_norm: float) -> Any:
-    """Rows below the limit are scaled up to it."""
-    rows = Right.lookup(self, handle, ids)
-    norms = np.sqrt(
-        (rows.astype(np.float64) ** 2).sum(axis=tuple(range(1, rows.ndim)), keepdims=True)
-    )
-    return (rows * (max_norm / np.maximum(norms, 1e-300))).astype(rows.dtype)
-
-
 @wrong("clipped", "R-LOOKUP-4")
 def norm_with_an_epsilon(self: Right, rows: Array, max_norm: float) -> Any:
     """An epsilon beside the norm keeps a clipped row below the limit."""
@@ -137,48 +100,6 @@ def zero_norm_divides(self: Right, rows: Array, max_norm: float) -> Any:
         return np.where(norms > max_norm, rows * (max_norm / norms), rows / norms * norms).astype(
             rows.dtype
         )
-
-
-@wrong("clipped", "R-LOOKUP-4")
-def norm_of_all_rows(self: Right, rows: Array, max_norm: float) -> Any:
-    """The norm is that of all rows together."""
-    norm = np.sqrt((rows.astype(np.float64) ** 2).sum())
-    return (rows * min(1.0, max_norm / max(norm, 1e-300))).astype(rows.dtype)
-
-
-@wrong("divisor", "R-LOOKUP-2-bags")
-def mean_by_count(self: Right, combiner: str, weights: Array) -> float:
-    """The mean is divided by the number of ids, not by the weights."""
-    return float(len(weights)) if combiner == "mean" else Right.divisor(self, combiner, weights)
-
-
-@wrong("divisor", "R-LOOKUP-2-bags")
-def sqrtn_by_the_root_of_the_sum(self: Right, combiner: str, weights: Array) -> float:
-    """sqrtn divides by the root of the weights' sum."""
-    return (
-        float(np.sqrt(weights.sum()))
-        if combiner == "sqrtn"
-        else Right.divisor(self, combiner, weights)
-    )
-
-
-@wrong("lookup_bags", "R-LOOKUP-2-bags")
-def weights_are_whole_numbers(
-    self: Right, handle: Any, bags: Any, weights: Any, combiner: str
-) -> Any:
-    """Weights are rounded up to integers."""
-    whole = weights and [[float(np.ceil(weight)) for weight in bag] for bag in weights]
-    return Right.lookup_bags(self, handle, bags, whole, combiner)
-
-
-@wrong("lookup_bags", "R-LOOKUP-2-bags-empty")
-def bags_move_up(self: Right, handle: Any, bags: Any, weights: Any, combiner: str) -> Any:
-    """Bags after an empty one take its place."""
-    found = Right.lookup_bags(self, handle, bags, weights, combiner)
-    full = [n for n, bag in enumerate(bags) if bag]
-    return np.concatenate(
-        [found[full], np.zeros((len(bags) - len(full), found.shape[1]), found.dtype)]
-    )
 
 
 @wrong("lookup_bags", "R-LOOKUP-2-bags")
@@ -205,14 +126,6 @@ def clipped_ids_are_clamped(self: Right, handle: Any, ids: Array, max_norm: floa
     """A clipped lookup of an id that is not there gives the nearest row."""
     inside = np.clip(ids, 0, sum(map(len, handle)) - 1)
     return Right.lookup_clipped(self, handle, inside, max_norm)
-
-
-@wrong("divisor", "R-LOOKUP-2-bags-numbers")
-def mean_by_absolute_weights(self: Right, combiner: str, weights: Array) -> float:
-    """The mean is divided by the sum of the absolute weights."""
-    if combiner == "mean":
-        return float(np.abs(weights).sum())
-    return Right.divisor(self, combiner, weights)
 
 
 @wrong("clipped", "R-LOOKUP-4")

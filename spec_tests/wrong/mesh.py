@@ -1,6 +1,5 @@
 """Wrong parts of meshes."""
 
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,12 +8,6 @@ from spec_tests.helpers.right_adapter import Right
 from spec_tests.wrong.table import wrong
 
 Array = Any
-
-
-@wrong("coordinates", "V-MESH-1")
-def first_axis_fastest(self: Right, mesh: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Devices are counted in Fortran's order."""
-    return (tuple(reversed(each)) for each in np.ndindex(*reversed(mesh)))
 
 
 @wrong("mesh_parts", "V-MESH-2")
@@ -166,12 +159,6 @@ def names_may_come_twice(self: Right, value: Array, mesh: Any, names: Any, spec:
         raise ValueError(f"{spec}")
 
 
-@wrong("fsdp_parts", "V-FSDP-1")
-def fsdp_cuts_first(self: Right, value: Array, mesh: Any) -> Any:
-    """FSDP cuts a weight before tensor parallelism does."""
-    return Right.mesh_parts(self, value, mesh, (0, 0))
-
-
 @wrong("fsdp_shapes", "V-FSDP-1-stated")
 def shapes_of_the_placements(self: Right, shape: Any, mesh: Any) -> Any:
     """The placements, read from left to right, say what is stated: PyTorch's."""
@@ -204,16 +191,6 @@ def strided_columns_are_rows(
     return Right.placed(self, value, placement, part, count)
 
 
-@wrong("placed", "V-STRIDED-1-factor")
-def strided_columns_are_ranges(
-    self: Right, value: Array, placement: Any, part: int, count: int
-) -> Any:
-    """A strided shard of another axis than the first is a range."""
-    if isinstance(placement, tuple) and placement[1]:
-        placement = placement[1]
-    return Right.placed(self, value, placement, part, count)
-
-
 @wrong("check", "V-MESH-1-negative")
 def negative_axes_are_the_first(self: Right, rank: int, mesh: Any, placements: Any) -> None:
     """An axis below zero is taken for the first one."""
@@ -225,27 +202,10 @@ def negative_axes_are_the_first(self: Right, rank: int, mesh: Any, placements: A
     )
 
 
-@wrong("mesh_parts", "V-MESH-1-axes")
-def parts_of_rank_three_are_turned(self: Right, value: Array, mesh: Any, placements: Any) -> Any:
-    """The last two axes of a tensor of three are exchanged where their extents are equal."""
-    if value.ndim == 3 and value.shape[1] == value.shape[2]:
-        value = value.swapaxes(1, 2)
-    return Right.mesh_parts(self, value, mesh, placements)
-
-
 @wrong("mesh_parts", "V-MESH-1")
 def third_mesh_axis_copies(self: Right, value: Array, mesh: Any, placements: Any) -> Any:
     """Mesh axes after the second one hold copies."""
     return Right.mesh_parts(self, value, mesh, [*placements[:2], *[None] * len(placements[2:])])
-
-
-@wrong("mesh_parts", "V-MESH-1-numbers")
-def parts_are_float32(self: Right, value: Array, mesh: Any, placements: Any) -> Any:
-    """Parts of integers are floats."""
-    return [
-        part.astype(np.float32).astype(value.dtype)
-        for part in Right.mesh_parts(self, value, mesh, placements)
-    ]
 
 
 @wrong("spec_parts", "V-SPEC-1-short")

@@ -125,12 +125,6 @@ def terms_are_cut_before(
     return [parts[coordinate[axis]][device] for device, coordinate in enumerate(np.ndindex(*mesh))]
 
 
-@wrong("combined", "V-TERM-1-ops")
-def every_reduction_adds(self: Right, terms: Any, op: str) -> Any:
-    """Whatever the reduction is called, terms are added."""
-    return np.sum(terms, axis=0)
-
-
 @wrong("mesh_move", "V-MOVE-1-numbers")
 def moves_through_floats(self: Right, value: Array, mesh: Any, source: Any, target: Any) -> Any:
     """What moves is float32 on its way."""
@@ -145,14 +139,6 @@ def strided_targets_are_ranges(
     """A strided shard in the end is a range."""
     plain = [one[1] if isinstance(one, tuple) else one for one in target]
     return Right.mesh_move(self, value, mesh, source, plain)
-
-
-@wrong("combined", "V-TERM-1-numbers")
-def terms_in_half_precision(self: Right, terms: Any, op: str) -> Any:
-    """Terms are rounded to half precision before they are reduced."""
-    if terms[0].dtype != np.float32:
-        return Right.combined(self, terms, op)
-    return Right.combined(self, [term.astype(np.float16).astype(np.float32) for term in terms], op)
 
 
 @wrong("combined", "V-TERM-1-numbers")
@@ -177,27 +163,6 @@ def means_by_the_first_two(self: Right, terms: Any, op: str) -> Any:
     if op == "avg":
         return (np.sum(terms, axis=0) / min(2, len(terms))).astype(terms[0].dtype)
     return Right.combined(self, terms, op)
-
-
-@wrong("combined", "V-TERM-1-numbers")
-def sums_in_another_dtype(self: Right, terms: Any, op: str) -> Any:
-    """A sum of integers passes through float32."""
-    if op == "sum" and terms[0].dtype.kind in "iu":
-        return np.sum([t.astype(np.float32) for t in terms], axis=0).astype(terms[0].dtype)
-    return Right.combined(self, terms, op)
-
-
-@wrong("mesh_gather", "V-WHOLE-1-axes")
-def gathered_columns_are_rows(
-    self: Right, parts: Any, shape: Any, mesh: Any, placements: Any
-) -> Any:
-    """Parts that are cut along the third axis are joined along the second one."""
-    if len(shape) < 3 or 2 not in placements:
-        return Right.mesh_gather(self, parts, shape, mesh, placements)
-    moved = [2 if one == 1 else 1 if one == 2 else one for one in placements]
-    turned = [part.swapaxes(1, 2) for part in parts]
-    places = (shape[0], shape[2], shape[1])
-    return Right.mesh_gather(self, turned, places, mesh, moved).reshape(shape)
 
 
 @wrong("mesh_reduce", "V-TERM-1-columns")

@@ -78,14 +78,3 @@ def joined_columns(self: Right, value: Any, mesh: Any, source: Any, target: Any)
     """Where axes were joined, the columns are those of the source."""
     fixed = [s if s == 1 else t for s, t in zip(source, target, strict=True)]
     return Right.mesh_move_joined(self, value, mesh, source, fixed)
-
-
-@wrong("mesh_reduce", "V-TERM-1-numbers")
-def infinite_terms_are_large(
-    self: Right, terms: Any, mesh: Any, axis: int, op: str, placements: Any
-) -> Any:
-    """Infinite terms count as the largest number."""
-    if terms[0].dtype.kind == "f":
-        top = np.finfo(terms[0].dtype).max
-        terms = [np.clip(t, -top, top) for t in terms]
-    return Right.mesh_reduce(self, terms, mesh, axis, op, placements)

@@ -12,48 +12,10 @@ Array = Any
 Slots = dict[str, Any]
 
 
-@wrong("stepped", "R-OPT-5-formula-momentum")
-def every_optimizer_is_sgd(
-    self: Right, kind: str, value: Array, gradient: Array, slots: Slots, step: int
-) -> Array:
-    """Momentum, Adagrad and Adam are SGD."""
-    return self.sgd_step(value, gradient, slots, step)
-
-
-@wrong("sgd_step", "R-OPT-5-formula")
-def sgd_climbs(self: Right, value: Array, gradient: Array, slots: Slots, step: int) -> Array:
-    """The gradient is added."""
-    return value + 0.1 * gradient
-
-
-@wrong("sgd_step", "R-OPT-5-formula")
-def rate_decays(self: Right, value: Array, gradient: Array, slots: Slots, step: int) -> Array:
-    """The rate is divided by the step."""
-    return value - 0.1 / step * gradient
-
-
 @wrong("sgd_step", "R-OPT-5-formula")
 def weights_decay(self: Right, value: Array, gradient: Array, slots: Slots, step: int) -> Array:
     """The value decays with every step."""
     return value * (1 - 1e-3) - 0.1 * gradient
-
-
-@wrong("momentum_step", "R-OPT-5-formula-momentum")
-def momentum_is_nesterov(
-    self: Right, value: Array, gradient: Array, slots: Slots, step: int
-) -> Array:
-    """Momentum looks ahead."""
-    slots["momentum"] = 0.9 * slots["momentum"] - 0.1 * gradient
-    return value + 0.9 * slots["momentum"] - 0.1 * gradient
-
-
-@wrong("momentum_step", "R-OPT-5-formula-momentum")
-def momentum_is_dampened(
-    self: Right, value: Array, gradient: Array, slots: Slots, step: int
-) -> Array:
-    """Gradients enter the average with a tenth of their weight."""
-    slots["momentum"] = 0.9 * slots["momentum"] - 0.1 * 0.1 * gradient
-    return value + slots["momentum"]
 
 
 @wrong("momentum_step", "R-OPT-5-formula-momentum")
@@ -67,24 +29,6 @@ def momentum_one_step_late(
 
 
 @wrong("adagrad_step", "R-OPT-5-formula-adagrad")
-def squares_do_not_add_up(
-    self: Right, value: Array, gradient: Array, slots: Slots, step: int
-) -> Array:
-    """Adagrad divides by the last gradient alone."""
-    slots["accumulator"] = 0.1 + gradient**2
-    return value - 0.1 * gradient / (np.sqrt(slots["accumulator"]) + 1e-7)
-
-
-@wrong("adagrad_step", "R-OPT-5-formula-adagrad")
-def squares_without_a_root(
-    self: Right, value: Array, gradient: Array, slots: Slots, step: int
-) -> Array:
-    """Adagrad divides by the squares, not by their root."""
-    slots["accumulator"] = slots["accumulator"] + gradient**2
-    return value - 0.1 * gradient / (slots["accumulator"] + 1e-7)
-
-
-@wrong("adagrad_step", "R-OPT-5-formula-adagrad")
 def divided_before_it_is_squared(
     self: Right, value: Array, gradient: Array, slots: Slots, step: int
 ) -> Array:
@@ -94,61 +38,12 @@ def divided_before_it_is_squared(
     return value - 0.1 * gradient / divisor
 
 
-@wrong("new_slots", "R-OPT-5-formula-adagrad")
-def first_square_is_one(self: Right, kind: str, shard: Array) -> Slots:
-    """Adagrad's squares begin at 1."""
-    slots = Right.new_slots(self, kind, shard)
-    return {
-        name: np.ones_like(slot) if name == "accumulator" else slot for name, slot in slots.items()
-    }
-
-
-@wrong("adam_step", "R-OPT-5-formula-adam")
-def adam_keeps_its_bias(
-    self: Right, value: Array, gradient: Array, slots: Slots, step: int
-) -> Array:
-    """The averages are not corrected."""
-    slots["m"] = 0.9 * slots["m"] + 0.1 * gradient
-    slots["v"] = 0.999 * slots["v"] + 0.001 * gradient**2
-    return value - 0.1 * slots["m"] / (np.sqrt(slots["v"]) + 1e-8)
-
-
-@wrong("adam_step", "R-OPT-5-formula-adam")
-def correction_one_step_late(
-    self: Right, value: Array, gradient: Array, slots: Slots, step: int
-) -> Array:
-    """The bias is corrected by the next step's divisor."""
-    return Right.adam_step(self, value, gradient, slots, step + 1)
-
-
 @wrong("adam_step", "R-OPT-5-formula-adam")
 def correction_counts_from_one_again(
     self: Right, value: Array, gradient: Array, slots: Slots, step: int
 ) -> Array:
     """The bias is always corrected as in the first step."""
     return Right.adam_step(self, value, gradient, slots, 1)
-
-
-@wrong("adam_step", "R-OPT-5-tiny")
-def epsilon_below_the_root(
-    self: Right, value: Array, gradient: Array, slots: Slots, step: int
-) -> Array:
-    """The epsilon is added to the squares, not to their root."""
-    slots["m"] = 0.9 * slots["m"] + 0.1 * gradient
-    slots["v"] = 0.999 * slots["v"] + 0.001 * gradient**2
-    rate = 0.1 * np.sqrt(1 - 0.999**step) / (1 - 0.9**step)
-    return value - rate * slots["m"] / np.sqrt(slots["v"] + 1e-8)
-
-
-@wrong("adam_step", "R-OPT-5-formula-adam")
-def betas_are_exchanged(
-    self: Right, value: Array, gradient: Array, slots: Slots, step: int
-) -> Array:
-    """The averages have each other's beta."""
-    slots["m"] = 0.999 * slots["m"] + 0.001 * gradient
-    slots["v"] = 0.9 * slots["v"] + 0.1 * gradient**2
-    mean, square = slots["m"] / (1 - 0.999**step), slots["v"] / (1 - 0.9**step)
-    return value - 0.1 * mean / (np.sqrt(square) + 1e-8)
 
 
 @wrong("adam_step", "R-OPT-5-formula-adam")
@@ -219,15 +114,6 @@ def an_empty_shard_ends_the_step(
     )
 
 
-@wrong("dense", "R-OPT-1")
-def last_gradient_of_a_row(self: Right, gradient: Any, shape: tuple[int, ...]) -> Array:
-    """Of the gradients of one row the last one counts."""
-    whole = Right.dense(self, gradient, shape)
-    if isinstance(gradient, tuple):
-        whole[gradient[0]] = gradient[1]
-    return whole
-
-
 @wrong("dense", "R-OPT-1-adam")
 def mean_of_the_gradients_of_a_row(self: Right, gradient: Any, shape: tuple[int, ...]) -> Array:
     """The gradients of one row are averaged beyond two of them."""
@@ -252,17 +138,6 @@ def squared_before_they_are_summed(
         for n in range(len(g[0]))
     ]
     return Right.trained(self, kind, handle, single or gradients)
-
-
-@wrong("slots", "R-SLOT-1")
-def slots_are_whole(
-    self: Right, kind: str, value: Array, num_shards: int, gradients: Sequence[Any]
-) -> Any:
-    """Slots are not sharded."""
-    return {
-        name: [np.concatenate(s)]
-        for name, s in Right.slots(self, kind, value, num_shards, gradients).items()
-    }
 
 
 @wrong("slots", "R-SLOT-1")

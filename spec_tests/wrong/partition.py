@@ -38,28 +38,12 @@ def minimum_rounded_up(
 
 
 @wrong("max_size", "R-PART-1-max-few")
-def as_many_as_there_may_be(
-    self: Right, shape: Any, dtype: Any, max_shard_bytes: int, max_shards: int
-) -> Any:
-    """A limit of bytes gives as many parts as are allowed, needed or not."""
-    return [min(max_shards, shape[0])] + [1] * (len(shape) - 1)
-
-
-@wrong("max_size", "R-PART-1-max-few")
 def one_part_too_many(
     self: Right, shape: Any, dtype: Any, max_shard_bytes: int, max_shards: int
 ) -> Any:
     """A tensor that fits exactly gets a part more."""
     first, *rest = Right.max_size(self, shape, dtype, max_shard_bytes, max_shards)
     return [min(first + 1, shape[0], max_shards), *rest]
-
-
-@wrong("min_size", "R-PART-3-min")
-def minimum_counts_elements(
-    self: Right, shape: Any, dtype: Any, min_shard_bytes: int, max_shards: int
-) -> Any:
-    """The minimum is taken as a number of elements of four bytes, whatever the dtype."""
-    return Right.min_size(self, shape, np.float32, min_shard_bytes, max_shards)
 
 
 @wrong("fixed_shards", "R-PART-1-fixed-few")
@@ -98,12 +82,6 @@ def lengths_in_floats(self: Right, length: int, num_shards: int) -> Any:
     stops = np.cumsum([b - a for a, b in Right.div(self, length, num_shards)])
     rounded = [int(np.float32(stop)) for stop in stops]
     return list(zip([0, *rounded[:-1]], rounded, strict=True))
-
-
-@wrong("regions", "R-PART-1-regions")
-def regions_in_fortran_order(self: Right, shape: Any, counts: Any) -> Any:
-    """The parts of the first axis come fastest."""
-    return sorted(Right.regions(self, shape, counts), key=lambda part: part[0][::-1])
 
 
 @wrong("regions", "R-PART-1-regions")

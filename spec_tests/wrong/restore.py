@@ -12,12 +12,6 @@ from spec_tests.wrong.table import wrong
 Array = Any
 
 
-def same_dtype(value: Array, template: Array) -> None:
-    """``ValueError`` for another dtype."""
-    if value.dtype != template.dtype:
-        raise ValueError("another dtype")
-
-
 @wrong("loaded", "R-CKPT-1-many")
 def shards_joined_in_the_order_of_names(self: Right, path: str, key: str) -> Any:
     """Files are joined in the order of their names: 0, 1, 10, 2."""
@@ -37,12 +31,6 @@ def shards_joined_in_the_order_of_names(self: Right, path: str, key: str) -> Any
     ):
         return Right.loaded(self, path, key)
     return np.concatenate([part for _, part in parts])
-
-
-@wrong("in_order", "R-CKPT-1")
-def the_last_file_is_forgotten(self: Right, files: Sequence[Any]) -> Any:
-    """Where there are several files, the last one is not read."""
-    return list(enumerate(files))[: max(1, len(files) - 1)]
 
 
 @wrong("restored", "R-CKPT-1")
@@ -92,13 +80,6 @@ def nans_lose_their_payloads(self: Right, path: str, key: str) -> Any:
     )
 
 
-@wrong("loaded", "R-CKPT-1-numbers")
-def integers_in_32_bits(self: Right, path: str, key: str) -> Any:
-    """Large integers are restored without their upper half."""
-    value = Right.loaded(self, path, key)
-    return value.astype(np.int32).astype(np.int64) if value.dtype == np.int64 else value
-
-
 @wrong("loaded", "R-CKPT-1-strings")
 def strings_end_at_nuls(self: Right, path: str, key: str) -> Any:
     """A string loses the NULs at its end."""
@@ -109,37 +90,12 @@ def strings_end_at_nuls(self: Right, path: str, key: str) -> Any:
 
 
 @wrong("restored", "R-POLICY-1-restore")
-def absent_tensors_are_zeros(
-    self: Right, path: str, templates: Mapping[str, Any], create: Any
-) -> Any:
-    """A tensor that is not there is restored as zeros."""
-    there = self.opened(path)["tensors"]
-    zeros = {key: np.zeros_like(value) for key, value in templates.items() if key not in there}
-    return zeros | Right.restored(
-        self, path, {k: v for k, v in templates.items() if k in there}, create
-    )
-
-
-@wrong("restored", "R-POLICY-1-restore")
 def absent_tensors_stay(self: Right, path: str, templates: Mapping[str, Any], create: Any) -> Any:
     """A tensor that is not there stays as it was."""
     there = self.opened(path)["tensors"]
     return dict(templates) | Right.restored(
         self, path, {k: v for k, v in templates.items() if k in there}, create
     )
-
-
-@wrong("restored", "R-POLICY-2-restore")
-def rows_are_cropped(self: Right, path: str, templates: Mapping[str, Any], create: Any) -> Any:
-    """A tensor with too many rows is cropped, and one with too few padded with zeros."""
-    found = {}
-    for key, template in templates.items():
-        value = self.loaded(path, key)
-        same_dtype(value, template)
-        found[key] = np.zeros_like(template)
-        rows = min(len(value), len(template)) if value.ndim else 0
-        found[key][:rows] = value[:rows]
-    return found
 
 
 @wrong("restored", "R-POLICY-3-restore")
@@ -215,18 +171,6 @@ def restored_into_the_template(self: Right, path: str, templates: Any, create: A
     return {k: shapes.setdefault((v.shape, v.dtype), v) for k, v in found.items()}
 
 
-@wrong("read_rows", "R-CKPT-1-rows")
-def rows_outside_are_cropped_to_none(
-    self: Right, path: str, key: str, start: int, stop: int
-) -> Any:
-    """A range that begins in a later slice begins at that slice."""
-    starts = sorted(
-        e[1][0] for entries in self.opened(path)["files"] for e in entries if e[0] == key
-    )
-    first = max(s for s in starts if s <= start) if starts and len(starts) > 2 else start
-    return self.loaded(path, key)[first : first + stop - start]
-
-
 @wrong("list_tensors", "R-POLICY-1-list-all")
 def scalars_are_listed_as_vectors(self: Right, path: str) -> Any:
     """A scalar is listed with the shape [1]."""
@@ -258,15 +202,6 @@ def negative_zeros_are_zeros(self: Right, path: str, key: str) -> Any:
     """-0.0 is restored as 0.0."""
     value = Right.loaded(self, path, key)
     return value + value.dtype.type(0) if value.dtype.kind == "f" else value
-
-
-@wrong("loaded", "R-CKPT-1-numbers")
-def subnormals_are_zeros(self: Right, path: str, key: str) -> Any:
-    """The smallest numbers are flushed to zero."""
-    value = Right.loaded(self, path, key)
-    if value.dtype.kind != "f":
-        return value
-    return np.where(np.abs(value) < np.finfo(value.dtype).tiny, np.zeros_like(value), value)
 
 
 @wrong("read_rows", "R-CKPT-1-rows-outside")

@@ -25,13 +25,6 @@ def tensors_in_the_order_of_keys(self: Right, path: str, templates: Any, create:
     return out
 
 
-@wrong("loaded", "R-CKPT-1-numbers")
-def infinities_are_restored_large(self: Right, path: str, key: str) -> Any:
-    """Infinity is restored as the largest number."""
-    v = Right.loaded(self, path, key)
-    return np.clip(v, np.finfo(v.dtype).min, np.finfo(v.dtype).max) if v.dtype.kind == "f" else v
-
-
 @wrong("loaded", "R-CKPT-1-scalars")
 def scalars_are_float32(self: Right, path: str, key: str) -> Any:
     """Scalars of float64 are restored by way of float32."""

@@ -6,10 +6,8 @@ anew at the first step after a restore (TensorFlow), hyperparameters of the cons
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from spec_tests.helpers.right_adapter import Right
@@ -17,18 +15,6 @@ from spec_tests.wrong.table import wrong
 
 Array = Any
 Slots = dict[str, Any]
-
-
-@wrong("restored_slots", "R-SLOT-2-adam")
-def moments_begin_again(self: Right, path: str, kind: str, key: str, handle: Any) -> list[Slots]:
-    """Only the values of variables are restored."""
-    return [self.new_slots(kind, shard) for shard in handle]
-
-
-@wrong("restored_steps", "R-SLOT-2-adam")
-def steps_begin_again(self: Right, path: str) -> int:
-    """Moments are restored, and the number of steps is not."""
-    return 0
 
 
 @wrong("restored_steps", "R-SLOT-2-adam")
@@ -103,33 +89,10 @@ def slots_by_position(
         del self.restored_slots
 
 
-@wrong("joined_slot", "R-SLOT-2-adam")
-def moments_in_half(self: Right, parts: Sequence[Array]) -> Array:
-    """Moments are saved as bfloat16, as the weights of mixed precision."""
-    return np.concatenate(parts).astype(ml_dtypes.bfloat16).astype(np.float64)
-
-
 @wrong("joined_slot", "R-SLOT-2-dtypes")
 def moments_are_float32(self: Right, parts: Sequence[Array]) -> Array:
     """The moments of float64 variables are saved as float32."""
     return np.concatenate(parts).astype(np.float32).astype(np.float64)
-
-
-@wrong("save_training", "R-SLOT-2-adam")
-def moments_of_the_step_before(
-    self: Right, path: str, kind: str, values: Any, layout: Any, gradients: Any
-) -> None:
-    """Slots are written while the last step is made: those of before it."""
-
-    def before(kind: str, handle: Any, own: Any) -> Any:
-        shards, _ = Right.trained(self, kind, handle, own)
-        return shards, Right.trained(self, kind, handle, own[:-1])[1]
-
-    self.trained = before  # type: ignore[method-assign]
-    try:
-        Right.save_training(self, path, kind, values, layout, gradients)
-    finally:
-        del self.trained
 
 
 @wrong("restored_slots", "R-SLOT-2-adam")
@@ -177,16 +140,6 @@ def momentum_is_a_half_after_a_restore(
     if kind == "momentum" and steps:
         for shard in slots:
             shard["momentum"] = shard["momentum"] / 1.8
-    return Right.continued(self, kind, handle, slots, steps, gradients)
-
-
-@wrong("continued", "R-SLOT-2-adam")
-def slots_are_made_at_the_first_step(
-    self: Right, kind: str, handle: Any, slots: Any, steps: int, gradients: Any
-) -> Any:
-    """The first step after a restore makes the slots anew, over the restored ones: TensorFlow."""
-    if steps and gradients:
-        slots = [self.new_slots(kind, shard) for shard in handle]
     return Right.continued(self, kind, handle, slots, steps, gradients)
 
 
@@ -247,28 +200,6 @@ def slots_need_all_variables(
         return Right.resumed(self, path, kind, templates, layout, gradients)
     finally:
         del self.restored_slots
-
-
-@wrong("resumed", "R-SLOT-2-adam")
-def variables_stay_as_they_are(
-    self: Right, path: str, kind: str, templates: Any, layout: Any, gradients: Any
-) -> Any:
-    """The optimizer is restored, its variables are not."""
-    found = {}
-    for key, template in templates.items():
-        handle = self.laid_out(template, layout)
-        slots = self.restored_slots(path, kind, key, handle)
-        own = [gradient[key] for gradient in gradients]
-        found[key] = self.continued(kind, handle, slots, self.restored_steps(path), own)
-    return found
-
-
-@wrong("slots_uneven", "R-SLOT-1-uneven")
-def uneven_slots_are_even(
-    self: Right, kind: str, value: Array, sizes: Any, gradients: Any
-) -> dict[str, list[Array]]:
-    """Slots are cut by the div rule, however the variable is cut."""
-    return self.slots(kind, value, len(sizes), gradients)
 
 
 @wrong("slots_uneven", "R-SLOT-1-empty-shards")
@@ -353,16 +284,6 @@ def more_shards_than_rows_begin_again(
     if min(map(len, handle)) == 0:
         return [self.new_slots(kind, shard) for shard in handle]
     return Right.restored_slots(self, path, kind, key, handle)
-
-
-@wrong("restored_slots", "R-SLOT-2-adam")
-def rows_of_shards_swap(self: Right, path: str, kind: str, key: str, handle: Any) -> list[Slots]:
-    """The rows of a slot are dealt out in turns, by mod instead of div."""
-    whole = Right.restored_slots(self, path, kind, key, [np.concatenate(handle)])[0]
-    count = len(handle)
-    order = [n for first in range(count) for n in range(first, sum(map(len, handle)), count)]
-    stops = np.cumsum([0, *map(len, handle)])
-    return [{n: s[order][a:b] for n, s in whole.items()} for a, b in pairwise(stops)]
 
 
 @wrong("save_training", "R-SLOT-2-adam")

@@ -12,13 +12,6 @@ from spec_tests.wrong.table import wrong
 Array = Any
 
 
-@wrong("files_of_shards", "R-CKPT-1-scalars")
-def scalars_become_vectors(self: Right, tensors: Any, num_shards: int) -> Any:
-    """A scalar is saved as what it is not: its sign is lost."""
-    scalars = {k: np.zeros_like(v) if not v.ndim else v for k, v in tensors.items()}
-    return Right.files_of_shards(self, scalars, num_shards)
-
-
 @wrong("save", "R-CKPT-1-empty")
 def empty_tensors_are_dropped(self: Right, path: str, tensors: Any, num_shards: int) -> None:
     """A tensor without elements is not saved."""
@@ -54,13 +47,6 @@ def memory_instead_of_values(self: Right, path: str, tensors: Any, num_shards: i
 
 
 @wrong("write", "R-CKPT-1-again")
-def second_save_is_lost(self: Right, path: str, tensors: Any, files: Any, description: str) -> None:
-    """A second save at one path does nothing."""
-    if not Path(path, "index.json").exists():
-        Right.write(self, path, tensors, files, description)
-
-
-@wrong("write", "R-CKPT-1-again")
 def data_files_are_kept(self: Right, path: str, tensors: Any, files: Any, description: str) -> None:
     """A second save writes the index, and keeps data files that are there."""
     kept = {p: p.read_bytes() for p in Path(path).glob("data-*")} if Path(path).is_dir() else {}
@@ -87,32 +73,10 @@ def holes_are_kept(self: Right, filled: Mapping[str, Any]) -> None:
         raise ValueError("an overlap")
 
 
-@wrong("check_filled", "R-POLICY-1-overlaps")
-def overlaps_are_kept(self: Right, filled: Mapping[str, Any]) -> None:
-    """An overlap is not noticed: the last part stays."""
-    if any((counts < 1).any() for counts in filled.values()):
-        raise ValueError("a hole")
-
-
 @wrong("rows_in", "R-POLICY-4-size")
 def one_row_too_many(self: Right, max_nbytes: int, row_nbytes: int) -> int:
     """A part has one row more than fits."""
     return max_nbytes // row_nbytes + 1
-
-
-@wrong("cut", "R-POLICY-4")
-def the_rest_is_dropped(self: Right, rows: Array, max_nbytes: int) -> Any:
-    """The last part of a slice is left out."""
-    parts = Right.cut(self, rows, max_nbytes)
-    return parts[:-1] if len(parts) > 1 else parts
-
-
-@wrong("save_limited", "R-POLICY-4-size")
-def each_tensor_is_a_file(
-    self: Right, path: str, tensors: Any, num_shards: int, max_nbytes: int
-) -> None:
-    """The limit is ignored."""
-    Right.save(self, path, tensors, num_shards)
 
 
 @wrong("save_limited", "R-POLICY-4")
@@ -186,12 +150,6 @@ def second_files_are_ignored(self: Right, tensors: Mapping[str, Any], callback: 
     return files
 
 
-@wrong("description", "R-POLICY-6")
-def descriptions_are_not_saved(self: Right, path: str) -> str:
-    """The description is the name of the class."""
-    return type(self).__name__
-
-
 @wrong("write", "R-CKPT-1-keys")
 def keys_are_folded(self: Right, path: str, tensors: Any, files: Any, description: str) -> None:
     """Keys that differ in case alone are one key."""
@@ -250,25 +208,6 @@ def float8_is_zero(self: Right, path: str, tensors: Any, num_shards: int) -> Non
     Right.save(self, path, given, num_shards)
 
 
-@wrong("save", "R-CKPT-1-scalars")
-def float_scalars_are_whole(self: Right, path: str, tensors: Any, num_shards: int) -> None:
-    """A scalar loses its fraction."""
-    given = {
-        k: np.trunc(v) if not v.ndim and v.dtype.kind == "f" else v for k, v in tensors.items()
-    }
-    Right.save(self, path, given, num_shards)
-
-
-@wrong("save", "R-CKPT-1-axes")
-def rank_four_is_transposed(self: Right, path: str, tensors: Any, num_shards: int) -> None:
-    """A tensor of four axes is saved with its last two exchanged, where they are equal."""
-    given = {
-        k: v.swapaxes(-1, -2) if v.ndim >= 4 and v.shape[-1] == v.shape[-2] else v
-        for k, v in tensors.items()
-    }
-    Right.save(self, path, given, num_shards)
-
-
 @wrong("save", "R-CKPT-1-long")
 def many_rows_are_cut(self: Right, path: str, tensors: Any, num_shards: int) -> None:
     """Rows after the 4,096th are zeros."""
@@ -285,22 +224,6 @@ def counts_must_add_up(self: Right, filled: Any) -> None:
     for key, counts in filled.items():
         if counts.sum() != counts.size:
             raise ValueError(f"{key} has holes or overlaps")
-
-
-@wrong("save_parts", "R-POLICY-7-axes")
-def parts_begin_at_the_first_column(
-    self: Right, path: str, key: str, shape: Any, dtype: Any, parts: Any
-) -> None:
-    """Parts along another axis than the first are all placed at its beginning."""
-    cut = [each for each in parts if any(each[0][1:])]
-    if not cut:
-        Right.save_parts(self, path, key, shape, dtype, parts)
-        return
-    whole = np.zeros(shape, dtype)
-    for offset, rows in parts:
-        place = (slice(offset[0], offset[0] + len(rows)), *(slice(0, n) for n in rows.shape[1:]))
-        whole[place] = rows
-    Right.save_parts(self, path, key, shape, dtype, [((0,) * len(shape), whole)])
 
 
 @wrong("save_parts", "R-POLICY-1-holes-inside")
@@ -432,12 +355,3 @@ def arrays_are_sorted_where_they_lie(
     for _, _, rows in (one for file in files for one in file):
         if rows.ndim and rows.flags.writeable and len(files) == 1:
             rows[...] = rows.dtype.type()
-
-
-@wrong("list_tensors", "R-POLICY-1-list-numbers")
-def unsigned_integers_are_listed_as_signed(self: Right, path: str) -> Any:
-    """The list knows no unsigned integers but of eight bits."""
-    return {
-        key: (shape, name[1:] if name[:4] == "uint" and name != "uint8" else name)
-        for key, (shape, name) in Right.list_tensors(self, path).items()
-    }

@@ -9,22 +9,6 @@ from spec_tests.wrong.table import wrong
 Array = Any
 
 
-@wrong("save", "R-CKPT-1-keys")
-def slashes_are_underscores(self: Right, path: str, tensors: Any, num_shards: int) -> None:
-    """A slash in a key is an underscore."""
-    Right.save(
-        self,
-        path,
-        {k.replace("_", "/"): v for k, v in tensors.items()}
-        | {
-            k: v
-            for k, v in tensors.items()
-            if k.replace("_", "/") == k or k.replace("_", "/") not in tensors
-        },
-        num_shards,
-    )
-
-
 @wrong("name_of", "R-CKPT-1-scalars")
 def keys_are_what_they_look_like(self: Right, dtype: Any) -> str:
     """Bools are recorded as uint8."""

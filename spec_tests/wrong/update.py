@@ -56,15 +56,6 @@ def repeated_rows_added_once(self: Right, handle: Any, op: str, ids: Array, rows
     return Right.scatter(self, handle, op, ids, rows)
 
 
-@wrong("scatter", "R-SV-3-scatter-max")
-def max_is_the_last(self: Right, handle: Any, op: str, ids: Array, rows: Array) -> Any:
-    """Of several operands of a row, max looks at the last one only."""
-    if op == "max":
-        last = {row: at for at, row in enumerate(ids.tolist())}
-        ids, rows = np.array(list(last), np.int64), rows[list(last.values())]
-    return Right.scatter(self, handle, op, ids, rows)
-
-
 @wrong("scatter", "R-SV-3-scatter-empty-shards")
 def scatter_into_the_first_shard_there(
     self: Right, handle: Any, op: str, ids: Array, rows: Array
@@ -117,16 +108,6 @@ def numbers_are_subtracted_from_all(self: Right, handle: Any, value: Array) -> A
     """A value of another shape is broadcast and subtracted."""
     whole = np.concatenate(handle)
     return Right.assign(self, handle, whole - np.broadcast_to(value, whole.shape))
-
-
-@wrong("assign_add", "R-VAR-2-assign-add")
-def sums_in_half_precision(self: Right, handle: Any, value: Array) -> Any:
-    """Sums are rounded to half precision."""
-    whole = np.concatenate(handle)
-    if whole.dtype != np.float32:
-        return Right.assign_add(self, handle, value)
-    total = (whole.astype(np.float16) + value.astype(np.float16)).astype(np.float32)
-    return Right.assign(self, handle, total)
 
 
 @wrong("assign_add", "R-VAR-2-assign-add")
@@ -231,18 +212,6 @@ def maxima_of_repeated_ids_start_at_zero(
 def no_ids_take_any_rows(self: Right, handle: Any, op: str, ids: Array, rows: Array) -> Any:
     """Without ids nothing is looked at."""
     return handle if not ids.size else Right.scatter(self, handle, op, ids, rows)
-
-
-@wrong("assign_add", "R-SV-3-assign-add-numbers")
-def sums_are_real(self: Right, handle: Any, value: Array) -> Any:
-    """The imaginary parts of what is added are lost."""
-    return Right.assign_add(self, handle, value.real.astype(value.dtype))
-
-
-@wrong("assign_sub", "R-SV-3-assign-sub-numbers")
-def differences_are_real(self: Right, handle: Any, value: Array) -> Any:
-    """The imaginary parts of what is subtracted are lost."""
-    return Right.assign_sub(self, handle, value.real.astype(value.dtype))
 
 
 @wrong("scatter", "R-SV-3-scatter-min-numbers")

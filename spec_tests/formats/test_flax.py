@@ -17,12 +17,6 @@ from shardvar.formats.flax import FORMAT
 from shardvar.storage.local import LocalStorage
 from shardvar.wire.msgpack_tree import PlacedArray, parse_msgpack
 from shardvar.wire.plain import literal_of
-from spec_tests.helpers.format_protocol import (
-    GOLDEN,
-    described,
-    expectation,
-    golden_cases,
-)
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 from spec_tests.hostile.flax import array, chunks, index, of, packed
 
@@ -35,19 +29,6 @@ DTYPES += [np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)]
 def write(path: Path, tree: Any) -> Path:
     path.write_bytes(packed(tree))
     return path
-
-
-@pytest.mark.parametrize("case", golden_cases("flax"))
-def test_a_golden_file_is_read(case: str) -> None:
-    """Arrays and scalars of NumPy as tensors, all other values as objects."""
-    expected = expectation("flax", case)
-    path = GOLDEN / "flax" / case / expected["open"]
-    arrays = sv.load(path)
-    objects = {key: arrays.pop(key).item().decode() for key in expected["objects"]}
-    assert {key: described(each, {}) for key, each in arrays.items()} == expected["tensors"]
-    assert objects == expected["objects"]
-    report = sv.verify(path)
-    assert report.ok and report.verdict == "complete"
 
 
 def plain(tree: Any) -> Any:
@@ -242,12 +223,6 @@ def test_a_folder_means_the_other_files_of_the_same_model(tmp_path: Path) -> Non
     for name in ("pytorch_model.bin.pt", "model.safetensors"):
         sv.save(tmp_path / name, {name: np.zeros(2)})
         assert {*sv.load(tmp_path)} == {name}
-
-
-def test_a_target_in_msgpack_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="flax, which shardvar can read but not write"):
-        sv.save(tmp_path / "m.msgpack", {"t": np.zeros(2)})
-    assert not [*tmp_path.iterdir()]
 
 
 def test_large_arrays_are_jumped_over_in_a_bucket(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ A format that another package adds is held to the same sentences by being in the
 """
 
 import os
+import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -726,6 +727,37 @@ def test_a_truncated_data_file_is_never_a_value(
     assert any(
         isinstance(error, IncompleteCheckpoint | MalformedCheckpoint) for error in hit.values()
     ), hit
+
+
+def test_few_files_of_many_are_open_and_one_that_was_replaced_is_noticed(
+    form: Format, storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is opened again has to be the same; those that stay open are."""
+    if not form.capabilities.many_files or form.capabilities.is_grid:
+        pytest.skip("there is one file, or files hold nothing but elements and a checksum")
+    monkeypatch.setattr("shardvar.formats.files.OPEN_FILES", 3)
+    source = write(form, storage, "ck", spread(form, 6))
+    before = len(os.listdir("/dev/fd"))
+    for _ in range(2):
+        for piece in (*spread(form, 6), *reversed(spread(form, 6))):
+            assert outcome(source, piece.key) == piece.payload
+    assert len(os.listdir("/dev/fd")) - before <= 3
+    changed = [replace(piece, payload=piece.payload[::-1]) for piece in spread(form, 6)]
+    write(form, storage, "ck", changed, "g2").close()
+    found = [outcome(source, piece.key) for piece in spread(form, 6)]
+    errors = [each for each in found if isinstance(each, Exception)]
+    assert errors and all("replaced" in str(error) for error in errors)
+    assert {*(each for each in found if each not in errors)} <= {
+        piece.payload for piece in spread(form, 6)
+    }
+    source.close()
+
+
+def test_formats_and_writers_travel_to_other_processes(form: Format, storage: LocalStorage) -> None:
+    pieces = dealt(form, spread(form))
+    sink = form.create(storage, called(form, "ck"), assignment_of(pieces), Metadata(), "g1")
+    for value in (form, sink.writer):
+        assert pickle.loads(pickle.dumps(value)) == value
 
 
 def test_swapped_data_files_are_never_a_value(form: Format, storage: LocalStorage) -> None:

@@ -32,57 +32,12 @@ from shardvar.formats.keras import FORMAT
 from shardvar.storage.local import LocalStorage
 from spec_tests.helpers.format_protocol import (
     GOLDEN,
-    described,
-    expectation,
-    golden_cases,
     read_whole,
 )
 from spec_tests.hostile.keras import MEMBER, WEIGHTS
 from spec_tests.hostile.npz import Member, archive
 
 h5py = pytest.importorskip("h5py", reason="h5py is not installed")
-
-CASES = golden_cases("keras")
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_golden_checkpoint_is_read_as_a_careful_reader_does(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """R-DAMAGE-1 (RFC 001)"""
-    monkeypatch.chdir(tmp_path)
-    expected, tensors = expectation("keras", case), expectation("keras", case)["tensors"]
-    path = GOLDEN / "keras" / case / expected["open"]
-    if expected["verdict"] == "refuse":
-        assert not sv.verify(path).ok
-        with pytest.raises((MalformedCheckpoint, IncompleteCheckpoint)):
-            sv.load(path)
-    else:
-        assert not sv.verify(path).damages
-        assert [each.key for each in sv.verify(path).uncompared] == (
-            ["external"] if case == "links" else []
-        )
-        with sv.open_checkpoint(path) as reader:
-            assert set(reader) - set(reader.faults) == tensors.keys()
-            for key in tensors:
-                assert described(reader.read(key), tensors[key]).items() <= tensors[key].items(), (
-                    key
-                )
-            assert reader.faults.keys() == ({"external"} if case == "links" else set())
-    assert list(tmp_path.iterdir()) == [], "something was run"
-
-
-def test_contiguous_arrays_are_read_in_place_and_mapped() -> None:
-    """In an archive too."""
-    for path in (
-        GOLDEN / "keras" / "weights_mlp" / "m.weights.h5",
-        GOLDEN / "keras" / "keras_file" / "m.keras",
-    ):
-        with sv.open_checkpoint(path) as reader:
-            assert reader.entries().plain.all()
-        mapped, loaded = sv.load(path, mmap=True), sv.load(path)
-        assert all(np.array_equal(mapped[key], loaded[key]) for key in loaded)
-
 
 STORED: dict[str, dict[str, Any]] = {
     "big_endian": {"data": np.arange(60).reshape(5, 12).astype(">i4")},

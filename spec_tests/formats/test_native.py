@@ -4,7 +4,6 @@ little."""
 import dataclasses
 import itertools
 import os
-import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,13 @@ from shardvar.errors import (
     ArgumentError,
     CorruptCheckpoint,
     IncompleteCheckpoint,
-    MissingFile,
     UnknownKey,
     UnsupportedError,
 )
-from shardvar.formats.native import FORMAT, PAYLOAD_ALIGNMENT, NativeWriter, plan_places
+from shardvar.formats.native import FORMAT, PAYLOAD_ALIGNMENT, plan_places
 from shardvar.formats.native.index import RUN_NBYTES
 from shardvar.formats.native.source import NativeSource
-from shardvar.layout.dtypes import NAMES, PACKED_BITS, STRING, VARIANT, numpy_dtype
+from shardvar.layout.dtypes import NAMES, STRING, numpy_dtype
 from shardvar.layout.region import Region
 from shardvar.planning.index import EntryTable, Metadata
 from shardvar.storage.local import LocalStorage
@@ -37,7 +35,6 @@ from spec_tests.helpers.native_checkpoints import (
     Piece,
     assignment_of,
     checksums_of,
-    cut,
     read_payload,
     whole,
     write,
@@ -161,29 +158,6 @@ def test_payloads_are_aligned_disjoint_and_in_order(sizes: list[tuple[int, int]]
             end = max(end, int(start[row]) + sizes[row][1])
         assert file_nbytes[file] == end
         assert sorted(start[rows].tolist()) == start[rows].tolist()
-
-
-@given(pieces=checkpoints(), data=st.data())
-def test_the_same_input_has_the_same_bytes(
-    scratch: Path, pieces: list[Piece], data: st.DataObject
-) -> None:
-    """The index does not depend on the order of the tensors in memory beyond the places that follow
-    from it."""
-    contents = []
-    for _ in range(2):
-        write(
-            scratch,
-            "same",
-            pieces,
-            metadata=Metadata("d", "w", {"b": "1", "a": "2"}),
-            generation="g",
-        )
-        contents.append(
-            {name: (scratch / name).read_bytes() for name in os.listdir(scratch) if "same" in name}
-        )
-        for name in contents[-1]:
-            (scratch / name).unlink()
-    assert contents[0] == contents[1]
 
 
 def test_metadata_is_kept(tmp_path: Path) -> None:
@@ -344,32 +318,6 @@ def test_a_checkpoint_is_renamed_by_renaming_its_files(tmp_path: Path) -> None:
     ] and not source.findings()
 
 
-def test_maps_are_the_files_and_outlive_them(tmp_path: Path) -> None:
-    """A payload in a map is the array, without a copy, also after the source is closed and the file
-    removed."""
-    array = np.arange(1000.0)
-    write(tmp_path, "ck", [whole("pad", [1]), whole("t", array)])
-    source = FORMAT.open(LocalStorage(str(tmp_path)), "ck")
-    entries = source.index.find("t")
-    view = source.map(int(entries.file[0]))
-    assert source.map(0) is view
-    source.close()
-    (tmp_path / source.index.files[0]).unlink()
-    assert np.array_equal(np.frombuffer(view, np.float64, 1000, int(entries.start[0])), array)
-
-
-def test_many_files_are_read_with_few_open(tmp_path: Path) -> None:
-    """More files than are held open read as well, in any order."""
-    write(tmp_path, "ck", [whole(f"{number:03d}", [number], file=number) for number in range(150)])
-    source = FORMAT.open(LocalStorage(str(tmp_path)), "ck")
-    for number in [*range(149, -1, -1), 7, 140]:
-        (piece,) = pieces_of(source, source.index.find(f"{number:03d}"))
-        assert np.frombuffer(piece.payload, np.int64) == number
-        assert len(source.data._open) <= 64
-    source.close()
-    assert not source.data._open
-
-
 def test_a_commit_removes_what_no_index_names_and_nothing_else(tmp_path: Path) -> None:
     """Older generations, files of writers that died, journals; never another prefix's files or
     strange ones."""
@@ -406,17 +354,6 @@ def test_the_generation_that_is_there_is_not_written_again(tmp_path: Path) -> No
     (tmp_path / "ck.svindex").write_bytes(b"no index")
     write(tmp_path, "ck", [whole("t", [1])], generation="g")
     assert "ck.svdata-g-00000-of-00001" in os.listdir(tmp_path)
-
-
-def test_a_checkpoint_replaced_while_it_is_read_stays_readable(tmp_path: Path) -> None:
-    """Its files are open; and one of more files than are held open says that it was replaced."""
-    write(tmp_path, "ck", [whole(f"{n:02d}", [n], file=n) for n in range(70)], generation="g1")
-    source = FORMAT.open(LocalStorage(str(tmp_path)), "ck")
-    write(tmp_path, "ck", [whole("00", [7])], generation="g2")
-    (piece,) = pieces_of(source, source.index.find("00"))
-    assert np.frombuffer(piece.payload, np.int64) == 0
-    with pytest.raises(MissingFile, match="was replaced.*Open it again"):
-        list(pieces_of(source, source.index.find("69")))
 
 
 def test_errors_name_the_key_and_the_file() -> None:
@@ -462,44 +399,6 @@ def test_what_cannot_be_held_is_refused(tmp_path: Path) -> None:
             [dataclasses.replace(checksums_of([pieces[0].payload]), runs=np.zeros(1, np.uint32))]
         )
     assert os.listdir(tmp_path) == []
-
-
-def test_capabilities_are_everything() -> None:
-    capabilities = FORMAT.capabilities
-    assert capabilities.dtypes == set(NAMES)
-    assert capabilities.slice_dtypes == set(NAMES) - {STRING, VARIANT, *PACKED_BITS}
-    assert capabilities.empty_slices and capabilities.atomic_overwrite and capabilities.many_files
-
-
-def test_what_goes_to_other_processes_is_picklable() -> None:
-    for value in (FORMAT, NativeWriter()):
-        assert pickle.loads(pickle.dumps(value)) == value
-    writer = NativeWriter()
-    assert writer.checksum_whole(STRING, 1, memoryview(b"abc")) == CRC32C.compute(b"abc")
-    assert (
-        list(writer.frame(assignment_of([]).slices, np.zeros(0, np.int64), checksums_of([]))) == []
-    )
-
-
-def test_a_flipped_bit_of_any_payload_is_found(tmp_path: Path) -> None:
-    """The checksum of the payload and that of the run that was touched both tell."""
-    array = np.arange(3 * RUN_NBYTES // 8, dtype=np.int64)
-    write(tmp_path, "ck", cut("t", array, Region((0,), (5,)), Region((5,), (len(array) - 5,))))
-    path = tmp_path / "ck.svdata-g1-00000-of-00001"
-    octets = bytearray(path.read_bytes())
-    octets[-1] ^= 16
-    path.write_bytes(octets)
-    source = FORMAT.open(LocalStorage(str(tmp_path)), "ck")
-    entries = source.index.find("t")
-    found = bytearray(int(entries.slices.nbytes[1]))
-    source.read_into(entries, 1, 0, memoryview(found))
-    assert source.crc.compute(found) != entries.checksum[1]
-    runs = [
-        CRC32C.compute(found[start : start + RUN_NBYTES])
-        for start in range(0, len(found), RUN_NBYTES)
-    ]
-    stored = entries.runs.of(1, len(found)).tolist() if entries.runs else []
-    assert [a == b for a, b in zip(runs, stored, strict=True)] == [True, True, False]
 
 
 def test_files_of_the_protocol_are_all_that_is_needed(tmp_path: Path) -> None:

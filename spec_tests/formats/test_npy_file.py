@@ -12,8 +12,7 @@ from shardvar.errors import AmbiguousPath, MalformedCheckpoint, UnsupportedError
 from shardvar.formats.npy import FORMAT, KEY
 from shardvar.storage.local import LocalStorage
 from shardvar.wire.npy import NPY_DTYPES
-from spec_tests.helpers.format_protocol import golden_cases, some_arrays
-from spec_tests.helpers.golden_verdicts import hold_to_verdict
+from spec_tests.helpers.format_protocol import some_arrays
 
 
 @given(arrays=some_arrays(sorted(NPY_DTYPES)), data=st.data())
@@ -41,11 +40,6 @@ def test_what_numpy_saved_is_read_whole_and_in_parts(
             source.read_into(entries, 0, start, memoryview(part))
             assert part == plain.tobytes()[start:stop]
             source.close()
-
-
-@pytest.mark.parametrize("case", golden_cases("npy"))
-def test_a_golden_file_is_read(case: str) -> None:
-    hold_to_verdict("npy", case)
 
 
 def test_an_array_in_c_order_is_read_in_place_and_mapped(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from shardvar.errors import CorruptCheckpoint, InvalidCheckpoint, MissingFile, U
 from shardvar.formats.onnx import FORMAT
 from shardvar.storage.local import LocalStorage
 from shardvar.wire.protobuf import decode_fields, encode_varint, walk_fields
-from spec_tests.helpers.format_protocol import GOLDEN, described, expectation, golden_cases
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 from spec_tests.hostile import onnx
 from spec_tests.hostile.tensorflow import proto
@@ -35,23 +34,6 @@ NARROW = {
 def write(folder: Path, *tensors: bytes, **more: Any) -> Path:
     (folder / "m.onnx").write_bytes(onnx.model(*tensors, **more))
     return folder / "m.onnx"
-
-
-@pytest.mark.parametrize("case", golden_cases("onnx"))
-def test_a_golden_file_is_read(case: str) -> None:
-    """Every data type in raw data and in fields of numbers; external data; graphs in nodes."""
-    expected = expectation("onnx", case)
-    path, refused = GOLDEN / "onnx" / case / expected["open"], expected.get("refused", [])
-    with sv.open_checkpoint(path) as reader:
-        assert {*reader.faults} == {*refused}
-        texts = expected.get("texts", {})
-        found = {key: reader.read(key) for key in reader if key not in refused}
-    assert found.keys() | {*refused} == expected["tensors"].keys() | texts.keys()
-    for key, array in found.items():
-        if key in texts:
-            assert [each.decode("latin1") for each in array.ravel()] == texts[key]
-        else:
-            assert described(array, {}).items() == expected["tensors"][key].items(), key
 
 
 FIELDS = st.recursive(
@@ -237,18 +219,6 @@ def test_metadata_and_graphs_for_training_are_told(tmp_path: Path) -> None:
         assert {*reader} == {"t"}
     report = sv.verify(tmp_path / "m.onnx")
     assert report.ok and any("training" in each for each in report.notes)
-
-
-def test_a_target_in_onnx_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="onnx, which shardvar can read but not write"):
-        sv.save(tmp_path / "m.onnx", {"t": np.zeros(2)})
-    assert not [*tmp_path.iterdir()]
-
-
-def test_a_model_goes_on_to_other_formats(tmp_path: Path) -> None:
-    source = GOLDEN / "onnx" / "every_type" / "m.onnx"
-    sv.reshard(source, tmp_path / "m", format="shardvar")
-    assert sv.diff(source, tmp_path / "m").equal
 
 
 def test_varints_end_where_their_field_ends(tmp_path: Path) -> None:

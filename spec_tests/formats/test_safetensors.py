@@ -2,7 +2,6 @@
 overwriting."""
 
 import json
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,34 +14,23 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.errors import (
-    ArgumentError,
-    CheckpointError,
-    CorruptCheckpoint,
     IncompleteCheckpoint,
     InvalidCheckpoint,
     MalformedCheckpoint,
     MissingFile,
-    ShardvarError,
-    StorageError,
     UnsupportedError,
 )
 from shardvar.formats.safetensors import FORMAT
 from shardvar.layout.dtypes import PACKED_BITS, TORCH_ONLY
-from shardvar.layout.region import Region
 from shardvar.planning.index import Metadata
-from shardvar.planning.slices import Assignment, TensorTable
 from shardvar.storage.local import LocalStorage
 from shardvar.wire.safetensors_header import SAFETENSORS_DTYPES
-from spec_tests.helpers.faulty_storage import Fault, FaultyStorage, Killed, full
 from spec_tests.helpers.format_protocol import (
     GOLDEN,
-    damaged,
     expectation,
     findings,
     golden_cases,
-    golden_errors,
     open_path,
-    read_payload,
     read_whole,
     some_arrays,
     write_arrays,
@@ -50,30 +38,6 @@ from spec_tests.helpers.format_protocol import (
 
 OPAQUE = {*PACKED_BITS, *TORCH_ONLY}
 """Dtypes that NumPy does not have."""
-
-CASES = [
-    (case, path)
-    for case in golden_cases("safetensors")
-    for expected in [expectation("safetensors", case)]
-    for path in [expected["open"], *expected.get("open_also", [])]
-]
-CLASSES = {
-    "data_truncated_1": IncompleteCheckpoint,
-    "header_len_past_file": IncompleteCheckpoint,
-    "depth_bomb": MalformedCheckpoint,
-    "git_lfs_pointer": MalformedCheckpoint,
-    "header_len_7": MalformedCheckpoint,
-    "header_overlong_utf8": MalformedCheckpoint,
-    "set_index_latin1": MalformedCheckpoint,
-    "torch_save_renamed": MalformedCheckpoint,
-    "trailing_garbage": MalformedCheckpoint,
-    "duplicate_key_same": InvalidCheckpoint,
-    "extra_zip": InvalidCheckpoint,
-    "offsets_past_end": InvalidCheckpoint,
-    "shape_overflow_to_0": InvalidCheckpoint,
-    "set_weight_map_list": InvalidCheckpoint,
-}
-"""Damage that refuses the whole checkpoint, and its class."""
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 OLD: Arrays = {"a": np.arange(4.0), "b": np.arange(3), "c": np.ones((2, 2), np.int8)}
@@ -91,18 +55,6 @@ def read(path: Path) -> Arrays:
     arrays, errors = read_whole(open_path(FORMAT, path))
     assert errors == {}
     return arrays
-
-
-@pytest.mark.parametrize(("case", "path"), CASES)
-def test_a_golden_checkpoint_is_read_as_a_careful_reader_would(
-    case: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every verdict of expected.json; nothing that the file holds is run."""
-    monkeypatch.chdir(tmp_path)
-    error, _ = golden_errors(FORMAT, case, path)
-    assert list(tmp_path.iterdir()) == []
-    if case in CLASSES:
-        assert type(error) is CLASSES[case]
 
 
 def test_metadata_of_a_golden_file_are_those_that_it_says() -> None:
@@ -129,27 +81,6 @@ def test_what_is_written_is_read_back(
         found, {key: array.astype(array.dtype.newbyteorder("=")) for key, array in arrays.items()}
     )
     assert not [path.name for path in directory.iterdir() if ".tmp" in path.name]
-
-
-def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
-    file_of = {"a": 0, "b": 1, "c": 1}
-    for name, generation in (("x", "g1"), ("y", "g2")):
-        storage = LocalStorage(str(tmp_path / name))
-        storage.make()
-        write_arrays(FORMAT, storage, "m", OLD, file_of=file_of, generation=generation)
-    contents = [{p.name: p.read_bytes() for p in (tmp_path / name).iterdir()} for name in "xy"]
-    assert contents[0] == contents[1]
-    assert sorted(contents[0]) == [
-        "m-00001-of-00002.safetensors",
-        "m-00002-of-00002.safetensors",
-        "m.safetensors.index.json",
-    ]
-    index = json.loads(contents[0]["m.safetensors.index.json"])
-    assert index["metadata"] == {
-        "total_parameters": sum(array.size for array in OLD.values()),
-        "total_size": sum(array.nbytes for array in OLD.values()),
-    }
-    assert index["weight_map"]["c"] == "m-00002-of-00002.safetensors"
 
 
 def test_a_checkpoint_of_nothing_and_one_of_an_idle_file_are_written(tmp_path: Path) -> None:
@@ -189,13 +120,6 @@ def test_a_checkpoint_is_found_by_whatever_name_a_person_has(
     (tmp_path / "blob").write_bytes((tmp_path / "other.safetensors").read_bytes())
     (tmp_path / "notes.txt").write_text("nothing\n")
     assert FORMAT.locate(storage, typed) == found
-
-
-def test_a_directory_of_several_checkpoints_lists_them(tmp_path: Path) -> None:
-    storage = LocalStorage(str(tmp_path))
-    write_arrays(FORMAT, storage, "x", OLD)
-    write_arrays(FORMAT, storage, "y", OLD)
-    assert FORMAT.locate(storage, "") == ["x.safetensors", "y.safetensors"]
 
 
 def written_set(directory: Path) -> Path:
@@ -436,145 +360,3 @@ def test_a_shape_of_more_axes_than_numpy_has_keeps_no_other_key_from_being_read(
     arrays, errors = read_whole(open_path(FORMAT, tmp_path))
     assert_same(arrays, {"b": np.frombuffer(b"b", np.uint8)})
     assert type(errors["deep"]) is UnsupportedError
-
-
-@given(
-    case=st.sampled_from(
-        ["numpy_all_dtypes", "hand_json_escapes", "metadata_unicode", "float4_packed"]
-    ),
-    places=st.lists(st.tuples(st.integers(0, 10_000), st.integers(1, 255)), max_size=4),
-    cut=st.none() | st.integers(0, 2000),
-)
-def test_damage_raises_nothing_but_the_error_tree(
-    case: str,
-    places: list[tuple[int, int]],
-    cut: int | None,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    path = tmp_path_factory.getbasetemp() / "damaged.safetensors"
-    data = (GOLDEN / "safetensors" / case / "ckpt" / "model.safetensors").read_bytes()
-    path.write_bytes(damaged(data, places)[:cut])
-    try:
-        source = open_path(FORMAT, path)
-        arrays, errors = read_whole(source)
-    except ShardvarError as error:
-        assert isinstance(error, CheckpointError)
-    else:
-        assert cut is None or cut >= len(data) or source.file_faults()
-        assert (
-            all(isinstance(error, ShardvarError) for error in errors.values())
-            and len(arrays) + len(errors) > 0
-        )
-
-
-def assignment_of(arrays: Arrays, region: Region | None = None) -> Assignment:
-    slices = TensorTable.of((key, str(a.dtype), a.shape) for key, a in arrays.items()).whole()
-    if region is not None:
-        slices = type(slices).of(
-            slices.tensors, slices.tensor, np.array([region.offset]), np.array([region.shape])
-        )
-    return Assignment(slices, np.zeros(len(arrays), np.int64), 1)
-
-
-def test_what_the_format_cannot_hold_is_refused_before_a_byte_is_written(tmp_path: Path) -> None:
-    storage = LocalStorage(str(tmp_path))
-    refused: list[tuple[Arrays, Region | None]] = [
-        ({"x": np.zeros(3, np.complex128)}, None),
-        ({"x": np.zeros(3, ml_dtypes.int4)}, None),
-        ({"__metadata__": np.zeros(3)}, None),
-        ({"\udc80": np.zeros(3)}, None),
-        ({"x": np.zeros(3)}, Region((0,), (2,))),
-    ]
-    for arrays, region in refused:
-        with pytest.raises(UnsupportedError):
-            FORMAT.create(storage, "m", assignment_of(arrays, region), Metadata(), "g1")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_format_and_writer_travel_to_other_processes(tmp_path: Path) -> None:
-    sink = FORMAT.create(LocalStorage(str(tmp_path)), "m", assignment_of(OLD), Metadata(), "g1")
-    assert pickle.loads(pickle.dumps(FORMAT)) == FORMAT
-    assert pickle.loads(pickle.dumps(sink.writer)) == sink.writer
-
-
-SINGLE = dict.fromkeys("abcd", 0)
-PAIR = dict.fromkeys("abcd", 0) | {"b": 1}
-TRIPLE = {"a": 0, "b": 1, "c": 2, "d": 2}
-
-
-@pytest.mark.parametrize("kind", [Killed, full])
-@pytest.mark.parametrize(
-    ("before", "after", "is_atomic"),
-    [
-        (SINGLE, SINGLE, True),
-        (SINGLE, PAIR, True),
-        (PAIR, SINGLE, True),
-        (TRIPLE, PAIR, True),
-        (PAIR, PAIR, False),
-    ],
-)
-def test_a_writer_that_dies_leaves_the_old_the_new_or_a_clear_error(
-    before: dict[str, int],
-    after: dict[str, int],
-    is_atomic: bool,
-    kind: Callable[[], BaseException],
-    tmp_path: Path,
-) -> None:
-    """At any change of the directory; never is something read of which a part is old and a part
-    new."""
-    for step in range(60):
-        storage, is_dead = LocalStorage(str(tmp_path / str(step))), False
-        storage.make()
-        write_arrays(FORMAT, storage, "m", OLD, file_of=before)
-        fault = Fault(step, kind)
-        try:
-            faulty = FaultyStorage(storage, fault)
-            write_arrays(FORMAT, faulty, "m", NEW, file_of=after, generation="g2")
-        except (Killed, StorageError):
-            is_dead = True
-        outcomes = []
-        for found in FORMAT.locate(storage, "m") or ["m.safetensors.index.json"]:
-            try:
-                arrays, errors = read_whole(FORMAT.open(storage, found))
-            except MissingFile:
-                continue
-            assert errors == {} and arrays.keys() in (OLD.keys(), NEW.keys())
-            assert_same(arrays, NEW if "d" in arrays else OLD)
-            outcomes.append("d" in arrays)
-        assert outcomes or (is_dead and not is_atomic)
-        # What an error is raised for has not happened; what no error is raised for has.
-        assert (kind is Killed and is_dead) or outcomes in (
-            [[], [False]] if is_dead else [[True], [False, True], [True, False]]
-        )
-        if fault.taken <= step:
-            break
-    assert outcomes == [True] and not is_dead and step > 4
-    assert not [name for name in storage.names() if name.endswith(".tmp")]
-
-
-def test_a_file_that_is_replaced_while_the_set_is_open_is_noticed(tmp_path: Path) -> None:
-    """Few files are held open; one that is opened again has to be the same."""
-    count = 70
-    arrays = {f"k{number:02}": np.full(3, number) for number in range(count)}
-    file_of = {key: number for number, key in enumerate(arrays)}
-    write_arrays(FORMAT, LocalStorage(str(tmp_path)), "m", arrays, file_of=file_of)
-    source = open_path(FORMAT, tmp_path)
-    assert_same(read_whole(source)[0], arrays)
-    write_arrays(FORMAT, LocalStorage(str(tmp_path)), "m", arrays, file_of=file_of, generation="g2")
-    _, errors = read_whole(source)
-    assert errors and {type(error) for error in errors.values()} == {CorruptCheckpoint}
-
-
-def test_a_closed_source_says_so_and_its_maps_stay(tmp_path: Path) -> None:
-    write_arrays(FORMAT, LocalStorage(str(tmp_path)), "m", OLD)
-    source = open_path(FORMAT, tmp_path)
-    entries = source.index.find("a")
-    mapped = source.map(0)
-    source.close()
-    start = int(entries.start[0])
-    assert start % 8 == 0
-    assert (
-        np.frombuffer(mapped[start : start + OLD["a"].nbytes], "<f8").tolist() == OLD["a"].tolist()
-    )
-    with pytest.raises(ArgumentError, match="closed"):
-        read_payload(source, entries, 0)

@@ -323,18 +323,6 @@ def test_a_v1_checkpoint_is_found_by_what_is_in_its_files(tmp_path: Path) -> Non
         FORMAT.open(parts, "old")
 
 
-def test_more_data_files_than_are_held_open_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shardvar.formats.files.OPEN_FILES", 2)
-    _, source = open_golden("max_shard_24")
-    wanted = tensors_of(open_golden("max_shard_24")[0])
-    for key in [*wanted, *reversed(wanted)]:
-        check_values(wanted[key], read_tensor(source, key))
-    assert len(source.data._open) == 2 < len(source.index.files)
-    source.close()
-
-
 # --- hostile bytes
 
 

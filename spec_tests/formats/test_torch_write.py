@@ -38,16 +38,6 @@ READABLE = {
 takes."""
 
 
-def test_a_file_has_the_tensors_under_their_own_keys(tmp_path: Path) -> None:
-    """Also where one key is the beginning of another, which could not be nested dicts."""
-    sv.save(tmp_path / "x.pt", TENSORS)
-    loaded = sv.load(tmp_path / "x.pt")
-    assert loaded.keys() == TENSORS.keys()
-    for key, array in TENSORS.items():
-        assert np.array_equal(loaded[key], array) and loaded[key].dtype == array.dtype
-    assert sv.verify(tmp_path / "x.pt").ok
-
-
 class _Inert(pickle.Unpickler):
     """Python's own reader of pickles, with None in the place of every tensor."""
 
@@ -139,14 +129,6 @@ def test_a_tensor_that_is_described_is_the_one_that_is_read(
     tensor = tensor_of(node)
     assert (tensor.dtype, tensor.shape, tensor.offset, tensor.record) == (dtype, shape, 0, "data/7")
     assert tensor.is_contiguous and tensor.storage_nbytes == tensor.count * tensor.itemsize
-
-
-def test_a_checkpoint_in_slices_becomes_one_file_of_whole_tensors(tmp_path: Path) -> None:
-    source = GOLDEN / "torch_dcp" / "rows11_ranks3" / "ckpt"
-    sv.reshard(source, tmp_path / "model.pt")
-    assert sv.diff(source, tmp_path / "model.pt").equal
-    sv.reshard(tmp_path / "model.pt", tmp_path / "again.pth")
-    assert (tmp_path / "again.pth").read_bytes() == (tmp_path / "model.pt").read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from shardvar.errors import CheckpointNotFound, CorruptCheckpoint, ShardvarError, UnsupportedError
+from shardvar.errors import CheckpointNotFound, CorruptCheckpoint, ShardvarError
 from shardvar.formats.protocol import FileChecksums, Finding, Format, Sink, Source
 from shardvar.layout.dtypes import dtype_name, numpy_dtype
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata
@@ -86,42 +86,6 @@ def expectation(format: str, case: str) -> dict[str, Any]:
         (GOLDEN / format / case / "expected.json").read_text(encoding="utf-8")
     )
     return expected
-
-
-def golden_errors(
-    format: Format, case: str, path: str
-) -> tuple[ShardvarError | None, dict[str, ShardvarError]]:
-    """Hold a golden checkpoint to its verdict; gives the error that opening it raised, and those of
-    its keys. If only a file is at fault, its tensors are as they were before the damage."""
-    expected = expectation(format.name, case)
-    verdict = expected["verdict"]
-    tensors = expected.get("tensors") or expected.get("before_damage") or {}
-    try:
-        source = open_path(format, GOLDEN / format.name / case / path)
-    except ShardvarError as error:
-        assert verdict in ("refuse", "report", "either"), error
-        return error, {}
-    arrays, errors = read_whole(source)
-    of_file = source.file_faults()
-    is_damaged = bool(errors or of_file) or any(each.is_damage for each in findings(source))
-    for key, array in arrays.items() if tensors or not of_file else ():
-        assert described(array, tensors.get(key, {})).items() <= tensors[key].items(), key
-    match verdict:
-        case "accept":
-            assert (arrays.keys(), is_damaged) == (tensors.keys(), False)
-        case "accept_or_unsupported":
-            assert tensors.keys() - arrays.keys() <= set(expected["may_be_unsupported"])
-            assert all(isinstance(error, UnsupportedError) for error in errors.values())
-        case "refuse":
-            assert is_damaged
-            assert of_file or arrays.keys().isdisjoint(expected.get("bad_keys", ()))
-        case "report":
-            assert is_damaged
-        case "either":
-            assert arrays.keys() | errors.keys() >= tensors.keys()
-        case _:
-            raise AssertionError(f"no such verdict: {verdict}")
-    return next(iter(of_file.values()), None), errors
 
 
 def described(array: Array, tensor: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,10 +11,12 @@ import pytest
 
 from shardvar.errors import MalformedCheckpoint
 from shardvar.wire.crc import CRC32, CRC32C
+from spec_tests.fuzzing import cost
 from spec_tests.fuzzing.amnesty import amnesty
 from spec_tests.fuzzing.cost import read_within_budget
 from spec_tests.fuzzing.seeds import MAX_NBYTES, seeds_of
 from spec_tests.fuzzing.targets import TARGETS, Target
+from spec_tests.helpers.thoroughness import stride
 
 
 @pytest.fixture(params=TARGETS, ids=[target.name for target in TARGETS])
@@ -42,15 +44,16 @@ def changed(seed: bytes, rng: random.Random) -> bytes:
 def test_a_target_holds_for_what_it_begins_with(target: Target) -> None:
     """And it is not that all is refused: some seeds have values."""
     seeds = seeds_of(target.name)
+    some = [*seeds[:4], *seeds[4 :: stride(4)]]
     with amnesty():
-        assert sum(target.run(seed) for seed in seeds) >= 2 and len(seeds) >= 4
+        assert sum(target.run(seed) for seed in some) >= 2 and len(seeds) >= 4
 
 
 def test_a_target_holds_for_changes_of_it(target: Target) -> None:
     rng = random.Random(zlib.crc32(target.name.encode()))
     seeds = seeds_of(target.name)
     with amnesty():
-        for _ in range(150):
+        for _ in range(150 // stride(3)):
             target.run(changed(rng.choice(seeds), rng)[:MAX_NBYTES])
 
 
@@ -76,12 +79,16 @@ def test_inside_of_an_amnesty_no_checksum_is_wrong_and_after_it_they_are_what_th
     assert CRC32C.compute(data) == right and CRC32C.compute(data) != 7
 
 
-def test_the_oracle_of_cost_finds_what_takes_the_square_of_an_input() -> None:
+def test_the_oracle_of_cost_finds_what_takes_the_square_of_an_input(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """In time, and in memory; what takes its input a few times passes."""
+    monkeypatch.setattr(cost, "FREE_SECONDS", 0.05)
+    monkeypatch.setattr(cost, "SECONDS_PER_BYTE", 5e-6)
     content = b"\x00" + bytes(1 << 12)
 
     def slow(data: bytes) -> None:
-        stop = time.process_time() + len(data) ** 2 * 5e-8
+        stop = time.process_time() + len(data) ** 2 * 8e-9
         while time.process_time() < stop:
             pass
 

@@ -1,0 +1,38 @@
+"""The golden checkpoints of real libraries: whole, damaged and hostile, read as a careful reader
+does."""
+
+from pathlib import Path
+
+import pytest
+
+import shardvar as sv
+from spec_tests.helpers.format_protocol import GOLDEN, golden_cases
+from spec_tests.helpers.golden_verdicts import hold_to_verdict
+
+KINDS = (
+    *("flax", "gguf", "huggingface", "keras", "npy", "npz", "onnx", "orbax", "safetensors"),
+    *("torch_dcp", "torch_pt", "zarr"),
+)
+CASES = [(kind, case) for kind in KINDS for case in golden_cases(kind)]
+
+
+@pytest.mark.parametrize(("kind", "case"), CASES, ids=[f"{kind}-{case}" for kind, case in CASES])
+def test_a_golden_checkpoint_is_read_as_a_careful_reader_does(
+    kind: str, case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R-DAMAGE-1 (RFC 001). Nothing that a file holds is run."""
+    monkeypatch.chdir(tmp_path)
+    hold_to_verdict(kind, case)
+    assert list(tmp_path.iterdir()) == [], "something was run"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("gguf/every_type/m.gguf", "keras/weights_mlp/m.weights.h5", "keras/keras_file/m.keras"),
+        *("torch_dcp/rows9_ranks2/ckpt", "torch_pt/module_state_dict/x.pt"),
+    ],
+)
+def test_contiguous_numbers_are_read_in_place(path: str) -> None:
+    with sv.open_checkpoint(GOLDEN / path) as reader:
+        assert reader.entries().plain.all()

@@ -106,6 +106,7 @@ def extremes(name: str) -> np.ndarray[Any, Any]:
         return np.array(parts).astype(dtype)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("source", [*dict.fromkeys((*NUMBERS, *SMALL))])
 def test_the_ends_of_each_type_are_kept_or_refused(source: str) -> None:
     """-inf of float16 was the least int32, and went there and back; a NaN hid 1e300j."""

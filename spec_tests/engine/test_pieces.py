@@ -313,6 +313,7 @@ def read_nbytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return reads
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("form", ["shardvar", "tensorflow"])
 @pytest.mark.parametrize("count", [2, 8, 16])
 def test_columns_are_cut_in_a_few_readings_however_many_they_are(

@@ -275,12 +275,12 @@ def test_no_axis_has_fewer_than_one_part(counts: list[int]) -> None:
         PartitionSpec(partitions=counts).sizes((3,))
 
 
-def test_a_hundred_thousand_parts_are_proven_and_a_hole_among_them_is_named() -> None:
-    parts = [Region((row,), (1,)) for row in range(100_000)]
-    assert len(Partition((100_000,), tuple(parts))) == 100_000
-    del parts[77_777]
-    with pytest.raises(LayoutError, match=r"no part holds \[77777:77778\]"):
-        Partition((100_000,), tuple(parts))
+def test_ten_thousand_parts_are_proven_and_a_hole_among_them_is_named() -> None:
+    parts = [Region((row,), (1,)) for row in range(10_000)]
+    assert len(Partition((10_000,), tuple(parts))) == 10_000
+    del parts[7_777]
+    with pytest.raises(LayoutError, match=r"no part holds \[7777:7778\]"):
+        Partition((10_000,), tuple(parts))
 
 
 def test_halves_are_what_the_tilings_are_made_of() -> None:

@@ -20,7 +20,7 @@ from shardvar.layout import Partition
 from shardvar.testing.operations import norms_of
 from spec_tests.helpers.programs import ENVIRONMENT
 
-QUICK = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 FINDING = settings(
     QUICK, max_examples=500, derandomize=True, database=None, phases=[Phase.generate]
 )

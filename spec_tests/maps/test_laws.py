@@ -30,7 +30,7 @@ from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 from spec_tests.helpers.random_maps import Arrays, Case, Wrong, cases, meaning, mutations
 from spec_tests.helpers.random_operations import KINDS, Operation, by_rank, operations
 
-MORE = 25 if os.environ.get("EXHAUSTIVE") else 1
+MORE = 40 if os.environ.get("EXHAUSTIVE") else 1
 DTYPES = [
     name for name, size in zip(NAMES, ITEMSIZES.tolist(), strict=True) if size and has_values(name)
 ]
@@ -64,7 +64,7 @@ def cutting(form: str, counts: list[int]) -> Any:
 
 
 @given(st.data(), st.sampled_from(["int16", "bool", "complex64"]))
-@settings(max_examples=20 * MORE)
+@settings(max_examples=12 * MORE)
 def test_a_map_that_is_right_is_never_refused(data: st.DataObject, dtype: str) -> None:
     """In any order of rules; and its inverse leads back."""
     case = data.draw(cases(numpy_dtype(dtype), plain=False))
@@ -77,7 +77,7 @@ def test_a_map_that_is_right_is_never_refused(data: st.DataObject, dtype: str) -
 
 
 @given(st.data())
-@settings(max_examples=30 * MORE)
+@settings(max_examples=18 * MORE)
 def test_a_map_with_a_mutation_is_refused_or_means_what_it_says(data: st.DataObject) -> None:
     case = data.draw(cases(np.dtype(np.int16), plain=True))
     lines = data.draw(mutations(case))
@@ -199,7 +199,7 @@ def test_each_kind_of_map_and_way_is_drawn() -> None:
 
 
 @given(operations(["int16", "bool", "complex64", "float32"], plain=False), st.data())
-@settings(max_examples=40 * MORE)
+@settings(max_examples=20 * MORE)
 def test_operations_mean_the_same_in_any_order_and_none_may_be_missing_or_twice(
     given: Operation, data: st.DataObject
 ) -> None:
@@ -220,7 +220,7 @@ def test_operations_mean_the_same_in_any_order_and_none_may_be_missing_or_twice(
 
 
 @given(ways())
-@settings(max_examples=25 * MORE)
+@settings(max_examples=14 * MORE)
 def test_a_reshard_carries_out_each_operation(
     tmp_path_factory: pytest.TempPathFactory, way: Way
 ) -> None:

@@ -37,6 +37,7 @@ def is_like(name: str, other: str) -> bool:
     return ends[0][2] == ends[1][2] and ends[0][0].split("-")[-1] == ends[1][0].split("-")[-1]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_map_takes_its_models_and_no_other(name: str, tmp_path: Path) -> None:
     given, own = SHIPPED[name], SHIPPED[name].family.models
@@ -107,6 +108,7 @@ def test_an_unknown_model_is_not_checked_and_the_report_says_so(
     assert "config.json" in report.model
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", GGUF)
 def test_the_architecture_of_a_gguf_file_is_compared(name: str, tmp_path: Path) -> None:
     """Of the map and of its inverse, also without a model type."""

@@ -37,6 +37,7 @@ from shardvar.planning.slices import TensorTable
 from shardvar.verbs.callbacks.shardable_tensor import SliceSource
 from spec_tests.helpers import paths
 from spec_tests.helpers.max_shard_size_twin import Tensors, answer, many_tensors, specs_of, twin
+from spec_tests.helpers.thoroughness import stride
 
 RECORDED = json.loads((paths.GOLDEN / "policies" / "policies.json").read_text())
 CASES = [case for case in RECORDED["policy_cases"] if case["policy"] == "MaxShardSizePolicy"]
@@ -153,7 +154,7 @@ def fewest(tensors: Tensors, limit: int) -> int:
     return files if begun or files else 0
 
 
-@settings(max_examples=300)
+@settings(max_examples=300 // stride(5))
 @given(many_tensors, st.integers(1, 300))
 def test_as_few_files_as_filling_in_order_takes(tensors: Tensors, limit: int) -> None:
     count = len(specs_of(answer(tensors, sv.MaxShardSizePolicy(limit)), empty=False))

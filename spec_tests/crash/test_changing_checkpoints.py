@@ -305,6 +305,7 @@ VERBS: dict[str, Callable[[Path, Path], Facts]] = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("form", WRITTEN)
 def test_a_verb_between_whose_reads_a_writer_comes_answers_for_one_state(

@@ -47,7 +47,7 @@ from spec_tests.helpers.faulty_storage import (
 )
 from spec_tests.helpers.permissions import bound_by_permissions
 from spec_tests.helpers.programs import ENVIRONMENT, command_of
-from spec_tests.helpers.thoroughness import turn
+from spec_tests.helpers.thoroughness import EXHAUSTIVE, phase, stride, turn
 
 Run = Callable[[Path], Any]
 
@@ -73,19 +73,20 @@ def steps(
     kind: Callable[[], BaseException],
     after: bool = False,
     in_threads: bool = False,
+    every: int = 3,
 ) -> Iterator[Any]:
     """For each step of ``run``: the directory in which one run came to its end there, and that
     run's fault.
 
     A write in which it dies has written some of its bytes: none, one, half of them or all but one,
-    in turns. ``make crash`` tries all four at each write.
+    in turns. ``make crash`` tries all four at each write, and each step where others try one of ``every``.
     """
     prepared = Path(mkdtemp(dir=tmp_path))
     with failing(prepared, Fault(-1)):
         prepare(prepared)
     # A journal believes in its own file only, and in no copy.
     has_journals = any(name.endswith(".done") for name in os.listdir(prepared))
-    for at in range(200):
+    for at in range(phase(every), 200, stride(every)):
         for cut in turn(CUTS, at):
             directory = tmp_path / str(at)
             if has_journals:
@@ -129,7 +130,7 @@ def test_a_save_that_is_killed_leaves_the_old_or_the_new_and_the_next_save_is_cl
             save_new(directory)
         assert state(directory, form) == "new", fault.log
         assert_clean(directory, form, tmp_path / "clean")
-    assert seen == {"old", "new"}
+    assert seen == {"old", "new"} or (seen and not EXHAUSTIVE)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +150,7 @@ def test_one_file_in_the_place_of_a_set_is_two_steps_and_is_asked_for(
         set(),
     )
     run = partial(save, form=after, tensors=NEW, force=True)
-    for directory, fault in steps(tmp_path, run, old_of(before), Killed):
+    for directory, fault in steps(tmp_path, run, old_of(before), Killed, every=1):
         names = [old[form] for form in (before, after) if (directory / old[form]).exists()]
         found = ["old" if is_same(sv.load(directory / name), OLD) else "new" for name in names]
         new.add(tuple(found))
@@ -189,8 +190,9 @@ def test_a_reshard_that_is_killed_is_taken_up_by_the_same_reshard(
         reused.add(report.reused_files)
         assert state(directory, form) == "new", fault.log
         assert_clean(directory, form, tmp_path / "clean")
-    assert in_threads or reused >= set(range(FORMATS[form][2] + 1))
-    assert {"new", "old" if is_there else "CheckpointNotFound"} <= seen
+    if EXHAUSTIVE:
+        assert in_threads or reused >= set(range(FORMATS[form][2] + 1))
+        assert {"new", "old" if is_there else "CheckpointNotFound"} <= seen
     allowed = (
         {"old", "new", "CheckpointNotFound", "MissingFile"}
         if form == "safetensors set"
@@ -281,7 +283,7 @@ def test_a_first_save_that_was_killed_is_said_to_be_unfinished(form: str, tmp_pa
             assert is_lost or any(each in said for each in left)
             assert "run the same command again" in caught.value.remedy
         seen += 1
-    assert seen > 2
+    assert seen > (2 if EXHAUSTIVE else 0)
 
 
 @pytest.mark.sample(5)
@@ -338,6 +340,7 @@ REAL = [
 ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("form", "at"), REAL)
 def test_a_process_that_is_really_killed_leaves_the_old_or_the_new(
     form: str, at: int, source: Path, tmp_path: Path
@@ -382,6 +385,7 @@ def test_a_second_writer_is_refused_at_once_by_whatever_name_it_calls_the_target
     assert_clean(tmp_path, form, tmp_path.parent / f"{tmp_path.name}-clean")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "change",
     ["flip", "rot", "cut", "touch", "journal", "nested", "huge", "huge numbers", "other pieces"],
@@ -495,6 +499,7 @@ except sv.errors.StorageError as error:
 """
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("form", ["shardvar", "tensorflow", "safetensors", "npz"])
 def test_a_file_that_may_not_grow_is_a_storage_error_that_leaves_nothing(
     form: str, tmp_path: Path
@@ -525,6 +530,7 @@ except sv.errors.StorageError as error:
 """
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("form", ["shardvar", "tensorflow", "safetensors", "npz"])
 def test_a_disk_that_fills_up_is_a_storage_error_that_leaves_nothing(
     form: str, tmp_path: Path

@@ -28,13 +28,14 @@ from shardvar.forks import new_latch, new_lock, unforked
 from shardvar.reference.variables.operations import read_variable_op, variable_handle
 from shardvar.reference.variables.values import Resource, Write, commit
 from shardvar.storage.local import LocalStorage
+from spec_tests.helpers.thoroughness import EXHAUSTIVE
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 
 SECONDS = 60
 """The alarm of a child; what it does takes some hundredths of a second."""
 
-FORKS = 20
+FORKS = 20 if EXHAUSTIVE else 6
 
 
 def start_child(work: Callable[[], object]) -> int:

@@ -25,10 +25,11 @@ from spec_tests.crash.test_crash import nothing, steps
 from spec_tests.helpers.faulty_storage import Fault, Killed, failing
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 from spec_tests.helpers.system_calls import Disk
-from spec_tests.helpers.thoroughness import EXHAUSTIVE
+from spec_tests.helpers.thoroughness import EXHAUSTIVE, phase, stride
 
 A = {"w": np.arange(4000).astype(ml_dtypes.bfloat16), "v": np.ones(9, ml_dtypes.bfloat16)}
 B = {"w": (np.arange(4000) % 7).astype(ml_dtypes.bfloat16), "v": np.ones(9, ml_dtypes.bfloat16)}
+SOME = 60 if EXHAUSTIVE else 12
 DIALECTS = {"own": None, "slime": "slime", "trl": "trl"}
 
 
@@ -93,7 +94,7 @@ def test_a_delta_that_is_killed_is_whole_or_none(
     prepare = (lambda at: publish(made, at, name)) if replaced else nothing
     path = {"own": "own", "slime": ".", "trl": "d.safetensors"}[name]
     seen = set()
-    for directory, fault in steps(tmp_path, run, prepare, Killed):
+    for directory, fault in steps(tmp_path, run, prepare, Killed, every=3):
         before = makes(made / "a", directory / path, tmp_path / "out")
         assert before is not False and (before or not replaced), fault.log
         seen.add(before)
@@ -101,7 +102,7 @@ def test_a_delta_that_is_killed_is_whole_or_none(
             publish(made, directory, name, force=True)
         assert makes(made / "a", directory / path, tmp_path / "out"), fault.log
         assert not [each for each in directory.rglob("*") if each.name.endswith(".tmp")], fault.log
-    assert True in seen
+    assert True in seen or not EXHAUSTIVE
 
 
 FORMATS = {"shardvar": "ck", "safetensors": "ck.safetensors", "torch": "ck", "zarr": "ck"}
@@ -135,6 +136,7 @@ def says_already(report: ApplyReport) -> bool:
     return report.already
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("form", "name"),
     [*product(("shardvar", "safetensors"), CHAINS), *product([*FORMATS][2:], ["own"])],
@@ -151,7 +153,7 @@ def test_an_apply_in_place_that_is_killed_is_given_again(
     sv.save(tmp_path / "old" / file, A, format=form)
     shutil.copytree(tmp_path / "old", tmp_path / "clean")
     run(tmp_path / "clean")
-    seen, place, at = set(), tmp_path / "run", 0
+    seen, place, at = set(), tmp_path / "run", phase(7)
     while True:
         shutil.copytree(tmp_path / "old", place)
         disk = Disk(str(place), at, Killed, lambda nbytes: nbytes // 2, after=bool(at % 2))
@@ -170,8 +172,8 @@ def test_an_apply_in_place_that_is_killed_is_given_again(
         assert len([*place.rglob("*")]) == len([*(tmp_path / "clean").rglob("*")]), disk.log
         seen.add(is_old)
         shutil.rmtree(place)
-        at += 1 if EXHAUSTIVE else 3
-    assert seen == {True, False}
+        at += stride(7)
+    assert seen == {True, False} or (seen and not EXHAUSTIVE)
 
 
 @pytest.mark.parametrize("form", ["shardvar", "safetensors", "torch"])
@@ -180,7 +182,7 @@ def test_an_apply_in_a_bucket_whose_answer_is_lost_is_given_again(
     form: str, name: str, made: Path, chains: dict[str, list[Path]], tmp_path: Path
 ) -> None:
     deltas, target = deltas_of(name, made, chains, tmp_path), f"s3://bucket/run/{FORMATS[form]}"
-    for at in range(100):
+    for at in range(phase(3), 100, stride(3)):
         bucket = MemoryBucket()
         with in_bucket(bucket):
             sv.save(target, A, format=form)
@@ -197,6 +199,7 @@ def test_an_apply_in_a_bucket_whose_answer_is_lost_is_given_again(
             assert is_one(target, B) and says_already(report) == is_new, (at, bucket.log)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("name", CHAINS)
 def test_an_apply_to_another_target_is_given_again(
@@ -218,7 +221,7 @@ def test_an_apply_to_another_target_is_given_again(
 
 
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=6), st.data())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=SOME)
 def test_a_chain_goes_on_where_its_base_is(
     tmp_path_factory: pytest.TempPathFactory, values: list[int], data: st.DataObject
 ) -> None:

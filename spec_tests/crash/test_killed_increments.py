@@ -142,11 +142,11 @@ def test_a_kill_at_any_call_loses_nothing_and_later_removals_leave_nothing(
         shutil.rmtree(place)
         if not is_dead:
             break
-        at += stride(3)
+        at += stride(7)
     assert at > 5
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("inner", EVENTS)
 @pytest.mark.parametrize("outer", EVENTS)
 def test_two_at_a_time_lose_nothing(outer: str, inner: str, tmp_path: Path) -> None:

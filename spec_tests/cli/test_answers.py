@@ -114,20 +114,6 @@ def test_progress_ends_with_the_last_byte_that_is_read(
     assert told == [sum(read)] == [5696 * (1 if words == ["model"] else 2)]
 
 
-def test_damage_in_a_format_without_checksums_is_not_buried_under_keys(
-    tmp_path: Path, run: Run
-) -> None:
-    """The tensors that are there are not named one by one: none of them has a checksum."""
-    layers = {f"layer.{number}": np.ones(100, "f4") for number in range(6)}
-    sv.save(tmp_path / "set", layers, format="safetensors", policy=sv.MaxShardSizePolicy(1000))
-    next(tmp_path.glob("set/*-00002-of-*")).unlink()
-    lines = run("verify", tmp_path / "set").out.splitlines()
-    assert lines[0].startswith("damaged: 2 of 6 tensors in ") and lines[2:] == [
-        "no damage found: 4 tensors"
-    ]
-    assert lines[0].endswith(": 1.60 kB read; no checksums in this format: structure only")
-
-
 def test_files_larger_than_their_limit_are_one_line(tmp_path: Path, run: Run) -> None:
     """In a dry run too; JSON has each of them."""
     sv.save(tmp_path / "model", {f"w{number}": np.ones(100 + number) for number in range(9)})
@@ -140,25 +126,6 @@ def test_files_larger_than_their_limit_are_one_line(tmp_path: Path, run: Run) ->
     assert run(*words).err == told
     dry = run(*words[:2], tmp_path / "other.safetensors", *words[3:], "--dry-run", "--json")
     assert len(dry.json["exceeding"]) == 8 and dry.err == ""
-
-
-def test_a_preview_shows_what_stands_beside_what_would_be_written(tmp_path: Path, run: Run) -> None:
-    path, words = saved(tmp_path), ("--shards", "2", "--files", "2")
-    lines = run("reshard", path, tmp_path / "out", *words, "--dry-run").out.splitlines()
-    rows = {name: cells for name, *cells in (re.split(" {2,}", line) for line in lines)}
-    with terminal(40):
-        narrow = run("reshard", path, tmp_path / "out", *words, "--dry-run").out
-    totals = narrow[narrow.index("reads ") :].splitlines()
-    assert len(totals) > 2 and all(len(line) <= 40 for line in totals)
-    run("reshard", path, tmp_path / "out", *words)
-    for side, place in enumerate((path, tmp_path / "out")):
-        told = run("inspect", place, "--json").json
-        assert rows["tensors"][side] == str(told["num_tensors"]) and rows["slices"][side] == str(
-            told["num_slices"]
-        )
-        assert rows["files"][side].split(",")[0] == str(len(told["files"]))
-        assert rows["bytes"][side] == f"{told['nbytes']} B"
-        assert set(rows["dtypes"][side].split(", ")) == {each["dtype"] for each in told["tensors"]}
 
 
 def test_what_an_unfinished_write_has_left_is_named_by_the_next_one(
@@ -207,14 +174,6 @@ def test_errors_and_hints_are_folded_between_words_and_commands_stay_whole(
     )
 
 
-def test_a_terminal_without_control_codes_has_no_progress_bar(tmp_path: Path, run: Run) -> None:
-    """A bar could not be removed, and left an empty line above the answer."""
-    path = saved(tmp_path)
-    for kind, is_shown in (("dumb", False), ("xterm", True)):
-        with patch("sys.stderr.isatty", return_value=True), terminal(80, kind):
-            assert ("verifying" in run("verify", path).err + run("verify", path).out) == is_shown
-
-
 def test_a_terminal_whose_encoding_lacks_symbols_has_trees_of_ascii_in_columns(
     tmp_path: Path,
 ) -> None:
@@ -234,29 +193,6 @@ def test_a_terminal_whose_encoding_lacks_symbols_has_trees_of_ascii_in_columns(
         ascii_terminal.seek(0)
         text = ascii_terminal.read()
     assert "3 x [2]" in text and "\\u" not in text
-
-
-def test_what_was_written_is_named_by_its_file_where_it_is_one(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`x.ckpt` in a format of single files is written to `x.ckpt.npz`, which the answer can be
-    copied from."""
-    saved(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    for form, written in (
-        ("npz", "x.ckpt.npz"),
-        ("pt", "x.ckpt"),
-        ("safetensors", "y.ckpt/model.safetensors"),
-    ):
-        target = f"{written[0]}.ckpt"
-        assert run("reshard", "model", target, "--format", form).out.startswith(
-            f"wrote {written} ({form}): "
-        )
-        assert Path(written).is_file()
-    for form in ("shardvar", "tensorflow", "zarr"):
-        assert run("reshard", "model", f"of_{form}", "--format", form).out.startswith(
-            f"wrote of_{form} ({form}): "
-        )
 
 
 def test_the_verdict_has_its_colour_and_numbers_have_none(
@@ -314,23 +250,6 @@ def test_a_checkpoint_of_which_tensors_cannot_be_read_has_no_digest(
         told = run("digest", "cut")
     assert told.out.startswith("✗ no digest: 3 tensors cannot be read\n") and told.code == 3
     assert "cut  1 of 4 tensors in " in told.out
-
-
-@pytest.mark.parametrize("columns", [60, 80])
-def test_verify_breaks_no_word(
-    columns: int, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A name that does not fit next to what is wrong stands below it, for all files alike."""
-    monkeypatch.chdir(tmp_path)
-    tensors = {f"layer{n}.w": np.full(2000, n, "f4") for n in range(9)}
-    sv.save("model-of-a-run", tensors, policy=sv.MaxShardSizePolicy(20_000))
-    for path in sorted(tmp_path.glob("*.svdata-*"))[:2]:
-        path.unlink()
-    with terminal(columns):
-        lines = run("verify", "model-of-a-run").out.splitlines()
-    assert all(len(line) <= columns for line in lines)
-    names = [line for line in lines if "svdata" in line]
-    assert len(names) == 2 and all(line.startswith(" ") == (columns == 60) for line in names)
 
 
 def test_a_page_that_cannot_be_written_is_told_so(
@@ -457,11 +376,3 @@ def test_colours_change_no_text_of_any_command(
         coloured, plain = (run(*line.split(), "--color", when) for when in ("always", "never"))
         assert re.sub(r"\x1b\[[0-9;]*m", "", coloured.out) == plain.out and plain.code < 2
         assert run(*line.split(), "--color", "sometimes").code == 2
-
-
-def test_a_pipe_has_the_tree_of_a_terminal_where_it_is_asked_for(tmp_path: Path, run: Run) -> None:
-    sv.save(tmp_path / "model", {f"layers.{number}.w": np.ones(3) for number in range(40)})
-    asked = run("inspect", tmp_path / "model", "--tree").out
-    with terminal(80, lines=24):
-        assert asked == run("inspect", tmp_path / "model").out
-    assert len(asked.splitlines()) < 10 < len(run("inspect", tmp_path / "model").out.splitlines())

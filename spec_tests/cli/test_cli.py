@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 import shardvar as sv
 from shardvar.cli.options import ALIASES, COMMANDS, OTHER_WORDS
 from shardvar.cli.output import human_size, printable
-from shardvar.cli.reshard import parse_shards
 from shardvar.cli.usage import parse_index_text, parse_size
 from spec_tests.helpers import paths
 from spec_tests.helpers.command_line import FORMATS, Run, run, saved, tensors, terminal
@@ -121,31 +120,6 @@ def test_inspect_shows_keys_dtypes_shapes_sizes_and_totals(tmp_path: Path, run: 
     assert row.split() == ["dense/kernel", "float32", "[8,", "5]", "40", "160", "B", "3", "1"]
     assert "4 tensors in 8 slices, 1 file, 180 B" in out
     assert "metadata: run = 7" in out and "policy: " in out and "written by shardvar" in out
-
-
-def test_inspect_shows_each_slice_where_it_lies(tmp_path: Path, run: Run) -> None:
-    path = saved(tmp_path, partition=3)
-    lines = run("inspect", path, "--slices", "--filter", "dense/k*").out.splitlines()
-    assert [re.findall(r"\[\d+:\d+, 0:5\]", line) for line in lines if " at " in line] == [
-        ["[0:3, 0:5]"],
-        ["[3:6, 0:5]"],
-        ["[6:8, 0:5]"],
-    ]
-    slices = run("inspect", path, "--slices", "--json", "--filter", "dense/k*").json["tensors"][0][
-        "slices"
-    ]
-    assert [each["offset"] for each in slices] == [[0, 0], [3, 0], [6, 0]]
-    assert list(slices[0]) == "offset shape file start nbytes checksum".split()
-
-
-def test_inspect_measures_values(tmp_path: Path, run: Run) -> None:
-    told = run("inspect", saved(tmp_path), "--stats", "--json").json["tensors"]
-    stats = {tensor["key"]: tensor["stats"] for tensor in told}
-    assert stats["dense/bias"] == {
-        "count": 3, "min": 0.0, "max": 1.0, "mean": 0.5, "std": 0.5, "nan": 1, "inf": 0, "zero": 1,
-    }  # fmt: skip
-    assert stats["empty"]["mean"] is None
-    assert "0.5" in run("inspect", tmp_path / "model", "--stats").out
 
 
 def test_inspect_lists_what_a_directory_holds(tmp_path: Path, run: Run) -> None:
@@ -353,13 +327,6 @@ def test_diff_says_what_differs_and_where(tmp_path: Path, run: Run) -> None:
     assert run("diff", path, tmp_path / "other.npz", "--json").json["equal"] is False
 
 
-def test_diff_of_what_cannot_be_read_is_no_answer(tmp_path: Path, run: Run) -> None:
-    one, two = saved(tmp_path), saved(tmp_path, name="two")
-    flip_payload(two, "step")
-    outcome = run("diff", one, two)
-    assert outcome.code == 3 and "unreadable in B: step: CorruptCheckpoint" in outcome.out
-
-
 def test_reshard_takes_every_option(tmp_path: Path, run: Run) -> None:
     path = saved(tmp_path)
     words = (
@@ -420,47 +387,6 @@ def test_reshard_cuts_by_the_axes_of_a_mesh_with_a_file_for_each_device(
     assert uneven.code == 2 and "'q': Axis 0" in uneven.err
 
 
-@pytest.mark.parametrize(
-    ("given", "name"), [("f2", "float16"), ("half", "float16"), (">i8", "int64"), ("d", "float64")]
-)
-def test_a_dtype_is_written_as_in_numpy(tmp_path: Path, run: Run, given: str, name: str) -> None:
-    assert (
-        run(
-            "reshard",
-            saved(tmp_path),
-            tmp_path / "out",
-            "--filter",
-            "step",
-            "--cast",
-            f"step={given}",
-        ).code
-        == 0
-    )
-    assert sv.load(tmp_path / "out")["step"].dtype == name
-
-
-def test_a_dry_run_writes_nothing_and_tells_all(tmp_path: Path, run: Run) -> None:
-    path = saved(tmp_path)
-    outcome = run(
-        "reshard", path, tmp_path / "out" / "model", "--max-file-size", "100", "--dry-run"
-    )
-    assert outcome.code == 0 and not (tmp_path / "out").exists()
-    assert all(
-        word in outcome.out
-        for word in (
-            "would write",
-            "source",
-            "target",
-            "reads ",
-            "memory: ",
-            "disk: ",
-            "Nothing was written.",
-        )
-    )
-    told = run("reshard", path, tmp_path / "out" / "model", "--dry-run", "--json").json
-    assert told["dry_run"] is True and told["free_nbytes"] > 0
-
-
 def test_a_dry_run_says_which_disk_has_room(tmp_path: Path, run: Run) -> None:
     """A bucket has no free bytes: those are of the disk on which files wait until they are
     whole."""
@@ -499,14 +425,6 @@ def test_a_working_directory_that_was_removed_is_named(
         3,
         "error: The working directory is gone.",
     )
-
-
-def test_what_was_written_is_verified_though_another_format_has_its_prefix(
-    tmp_path: Path, run: Run
-) -> None:
-    sv.save(tmp_path / "out.npz", {"w": np.ones(2)})
-    outcome = run("reshard", saved(tmp_path), tmp_path / "out", "--verify")
-    assert outcome.code == 0 and "ok: " in outcome.out
 
 
 def test_reshard_replaces_nothing_unasked(tmp_path: Path, run: Run) -> None:
@@ -582,40 +500,10 @@ def test_convert_and_ls_are_names_of_commands(tmp_path: Path, run: Run) -> None:
     assert "`shardvar reshard --help`" in run("convert", "--frobnicate").err
 
 
-@pytest.mark.parametrize("command", [None, *COMMANDS])
-def test_help_has_colors_only_at_a_terminal(command: str | None, run: Run) -> None:
-    """Titles are bold, names of commands, options and arguments cyan; the text is the same."""
-    words = [*([command] if command else []), "--help"]
-    with terminal(80, "xterm"):
-        plain = run(*words).out
-        with patch.dict(os.environ, {"NO_COLOR": ""}):
-            colored = run(*words).out
-    with patch.dict(os.environ, {"COLUMNS": "80"}):
-        assert plain == run(*words).out == re.sub("\x1b[^m]*m", "", colored)
-    cyan = re.findall("\x1b.36m(.*?)\x1b", colored)
-    assert "\x1b[1musage\x1b[0m: shardvar" in colored
-    assert "-h, --help" in cyan if command else cyan == list(COMMANDS)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_of_a_command_is_its_option_help(command: str, run: Run) -> None:
-    assert run("help", command).out == run(command, "--help").out == run(command, "-h").out != ""
-
-
 def test_no_word_for_a_command_is_a_command_or_means_two() -> None:
     words = [*ALIASES, *(word for words in OTHER_WORDS.values() for word in words)]
     assert (
         {*OTHER_WORDS} <= {*COMMANDS} and not {*words} & {*COMMANDS} and len({*words}) == len(words)
-    )
-
-
-def test_the_hint_about_a_key_that_was_typed_has_nothing_of_the_policy(
-    tmp_path: Path, run: Run
-) -> None:
-    """Which file holds a tensor does not explain a name that no tensor has."""
-    path = saved(tmp_path, policy=sv.MaxShardSizePolicy(100))
-    assert (
-        run("show", path, "zzz").err.splitlines()[1] == "hint: `shardvar inspect` lists the keys."
     )
 
 
@@ -658,15 +546,6 @@ def test_an_error_of_a_file_is_not_told_as_one_of_the_output(
     )
 
 
-def test_unknown_keys_filters_and_formats_are_wrong_usage(tmp_path: Path, run: Run) -> None:
-    path = saved(tmp_path)
-    assert "Did you mean" in run("show", path, "dense/biass").err
-    assert run("show", path, "zzz").code == 2
-    assert run("inspect", path, "--filter", "zzz*").code == 2
-    assert run("reshard", path, tmp_path / "x", "--format", "zzz").code == 2
-    assert run("reshard", path, path, "--force").code == 2
-
-
 def test_exclude_skips_keys_of_inspect_and_of_view(tmp_path: Path, run: Run) -> None:
     """After --filter; a glob that excludes nothing is a mistake."""
     path, page = saved(tmp_path), tmp_path / "page.html"
@@ -679,56 +558,6 @@ def test_exclude_skips_keys_of_inspect_and_of_view(tmp_path: Path, run: Run) -> 
     assert [each["key"] for each in run("inspect", path, *chosen, "--json").json["tensors"]] == [
         "dense/kernel"
     ]
-
-
-def test_an_error_is_json_too_where_json_was_asked_for(tmp_path: Path, run: Run) -> None:
-    outcome = run("inspect", tmp_path / "nothing", "--json")
-    assert outcome.code == 3 and outcome.json["error"]["kind"] == "CheckpointNotFound"
-    assert list(outcome.json["error"]) == ["kind", "cause", "remedy"] and "hint: " in outcome.err
-
-
-def test_json_has_the_keys_that_docs_describe(tmp_path: Path, run: Run) -> None:
-    path = saved(tmp_path)
-    expected = {
-        (
-            "inspect",
-            path,
-        ): "schema path format writer description delta metadata ties num_tensors num_parameters "
-        "parameters_by_dtype bits_per_parameter num_slices nbytes files damaged_files refers_to "
-        "num_settings tensors",
-        ("show", path, "step"): "schema key dtype full_shape shape verified values",
-        (
-            "verify",
-            path,
-        ): "schema ok path format damages notes num_tensors num_settings num_slices num_files read_nbytes "
-        "unguarded_nbytes unverified doubts outcomes bare_index not_finite others not_read verdict",
-        (
-            "diff",
-            path,
-            path,
-        ): "schema equal path_a path_b only_in_a only_in_b differences unreadable num_equal "
-        "num_settings tolerance map others checkpoints_only_in_a checkpoints_only_in_b not_compared",
-        (
-            "reshard",
-            path,
-            tmp_path / "x",
-            "--dry-run",
-        ): "schema path format description num_tensors num_slices nbytes "
-        "file_nbytes num_copies read_nbytes peak_nbytes free_nbytes callback_seconds "
-        "num_empty_files "
-        "exceeding num_objects num_referred reused_files lost untied left_out dequantized digests "
-        "copied changed not_copied num_united ranks "
-        "dry_run map "
-        "num_files verified",
-    }
-    for words, names in expected.items():
-        assert list(run(*words, "--json").json) == names.split()
-    tensor = run("inspect", path, "--json").json["tensors"][0]
-    assert (
-        list(tensor)
-        == "key dtype encoding shape stored_shape num_parameters nbytes num_slices files fault setting "
-        "value".split()
-    )
 
 
 @pytest.mark.parametrize("command", ["inspect", "show", "verify", "diff", "reshard"])
@@ -757,12 +586,6 @@ def test_the_first_help_has_examples_that_parse_and_fits_a_screen(run: Run) -> N
     assert len({parse_arguments(shlex.split(line)[1:]).command for line in examples}) >= 2
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_examples_of_help_fit_a_terminal_of_80_columns(command: str, run: Run) -> None:
-    with patch.dict(os.environ, {"COLUMNS": "80"}):
-        assert [line for line in run(command, "--help").out.splitlines() if len(line) > 80] == []
-
-
 @pytest.mark.parametrize("command", [None, *COMMANDS])
 def test_help_is_filled_to_a_narrow_terminal(command: str | None, run: Run) -> None:
     """Only an example may be longer, since one could not paste it from two lines; and the usage
@@ -786,14 +609,6 @@ def test_a_narrow_terminal_breaks_no_word(columns: int, tmp_path: Path, run: Run
         assert all((cell in table) == (header in table) for cell in cells)
     assert all(header in table for header in ("dtype", "shape")) or columns < 64
     assert all(len(line) <= columns for line in table.splitlines())
-
-
-def test_a_pipe_knows_no_width(tmp_path: Path, run: Run) -> None:
-    path = saved(tmp_path, partition=3)
-    for words in (("inspect", path, "--slices"), ("show", path, "dense/kernel"), ("verify", path)):
-        wide = run(*words).out
-        with patch.dict(os.environ, {"COLUMNS": "40"}):
-            assert run(*words).out == wide
 
 
 def test_no_color_is_none(tmp_path: Path, run: Run) -> None:
@@ -822,15 +637,6 @@ def test_hostile_keys_are_escaped_and_never_lost(tmp_path: Path, run: Run) -> No
 def test_what_is_printed_is_printable_and_tells_names_apart(one: str, other: str) -> None:
     assert printable(one).isprintable()
     assert (printable(one) == printable(other)) == (one == other)
-
-
-def test_at_a_terminal_there_is_a_tree_that_loses_no_name(tmp_path: Path, run: Run) -> None:
-    sv.save(tmp_path / "model", {key: np.ones(1) for key in HOSTILE} | tensors())
-    with terminal(1000):
-        out = run("inspect", tmp_path / "model").out
-    assert "├─ dense/" in out and "│  └─ kernel" in out
-    assert "\x1b[31mred" not in out
-    assert all(printable(key) in out for key in HOSTILE)
 
 
 @pytest.mark.parametrize(
@@ -874,10 +680,6 @@ def test_human_sizes_are_right_to_three_digits(nbytes: int) -> None:
     scale = 1000 ** ["B", "kB", "MB", "GB", "TB", "PB"].index(unit)
     assert abs(float(number) * scale - nbytes) <= 0.00501 * nbytes
     assert float(number) < 1000 and (unit == "B" or len(number.replace(".", "")) == 3)
-
-
-def test_counts_of_slices_are_read_general_ones_first() -> None:
-    assert list(parse_shards(["a=b=3", "4"]).items()) == [("*", 4), ("a=b", 3)]
 
 
 def test_an_interrupt_and_a_bug_leave_no_traceback(tmp_path: Path, run: Run) -> None:

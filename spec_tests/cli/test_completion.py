@@ -14,7 +14,6 @@ import shardvar as sv
 from shardvar.cli.completion import _PAIRS, MANY, SCRIPTS, candidates
 from shardvar.cli.main import main
 from shardvar.cli.options import COMMANDS, Commands, make_parser
-from shardvar.formats.table import format_names
 from shardvar.maps.shipped import shipped_maps
 
 KEYS = ["dense/bias", "dense/kernel", "odd name $HOME'\"", "step"]
@@ -40,10 +39,6 @@ def test_verbs_and_their_options_are_those_of_the_parser() -> None:
     ]  # fmt: skip
     assert words("show", "model", "key", "--verify", "") == ["auto", "full"]
     assert words("completion", "") == list(SCRIPTS) == ["bash", "zsh", "fish"]
-
-
-def test_an_alias_is_followed_by_the_options_of_its_command() -> None:
-    assert words("convert", "a", "b", "--st") == words("reshard", "a", "b", "--st") != []
 
 
 def test_keys_are_completed_where_a_key_or_a_glob_stands(model: str) -> None:
@@ -95,15 +90,6 @@ def test_of_many_keys_with_dots_the_modules_are_offered(tmp_path: Path) -> None:
     ]
     assert len(words("inspect", path, "--filter", "model.layers.1.")) == MANY
     assert words("reshard", path, "out", "--rename", "") == ["lm_head=", "model."]
-
-
-def test_of_many_keys_the_folders_are_offered(tmp_path: Path) -> None:
-    path = str(tmp_path / "large")
-    sv.save(
-        path, {f"layer{n % 3}/w{n}": np.float32(n) for n in range(MANY + 1)} | {"step": np.int64(1)}
-    )
-    assert words("show", path, "") == ["layer0/", "layer1/", "layer2/", "step"]
-    assert len(words("show", path, "layer1/")) == 34
 
 
 @pytest.mark.parametrize(
@@ -250,8 +236,3 @@ def test_the_names_of_maps_are_offered_and_else_files() -> None:
         found = words(*typed, "llama-hf-to-m")
         assert found == [name for name in shipped_maps() if name.startswith("llama-hf-to-m")]
         assert found and words(*typed, "./mine") == []
-
-
-def test_the_names_of_formats_are_offered() -> None:
-    assert list(candidates(["reshard", "a", "b", "--format", "sa"])) == ["safetensors"]
-    assert set(candidates(["reshard", "a", "b", "--format", ""])) == set(format_names())

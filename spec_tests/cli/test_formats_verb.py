@@ -14,7 +14,6 @@ from shardvar.cli.main import main
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.table import format_named, format_names
 from shardvar.verbs import locate
-from spec_tests.helpers.command_line import terminal
 
 PROMISED = ("format", "about", "read", "written", "slices", "atomic", "in_buckets", "extra")
 
@@ -67,14 +66,3 @@ def test_the_table_lists_each_format_once(capsys: pytest.CaptureFixture[str]) ->
     assert main(["formats"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["format", *format_names()]
-
-
-@pytest.mark.parametrize("columns", [40, 60, 80, 120])
-def test_a_narrow_terminal_leaves_columns_out_and_keeps_names_and_access(
-    columns: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with terminal(columns):
-        assert main(["formats"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert all(len(line) <= columns for line in lines)
-    assert "safetensors" in "".join(lines) and "read, write" in "".join(lines)

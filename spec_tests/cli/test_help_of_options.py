@@ -3,19 +3,13 @@
 import argparse
 import subprocess
 import sys
-from itertools import permutations
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.cli.json_keys import KEYS, lines_of_keys
 from shardvar.cli.options import make_parser, sections_of
-from shardvar.cli.tensors import line_weights
-from shardvar.cli.tree import tree_lines
 from shardvar.cli.view import names_of_plan
 from shardvar.verbs.locate import find_checkpoint
 from spec_tests.helpers.command_line import Run, run
@@ -62,28 +56,6 @@ def test_a_command_that_is_done_ends_though_an_interrupt_is_watched_for() -> Non
         timeout=120,
     )
     assert (done.returncode, done.stdout) == (0, "done\n")
-
-
-def test_of_two_ways_to_share_a_line_the_one_with_more_names_is_taken() -> None:
-    for names in permutations(["a_x_w", "b_x_w", "c_x_w", "a_y_w"]):
-        lines = [line.guide + line.label for line in tree_lines(list(names), "ffff")]
-        assert lines == ["├─ {a,b,c}_x_w", "└─ a_y_w"]
-
-
-def test_keys_of_json_are_indented_by_two_columns_a_level() -> None:
-    lines = [line for line in lines_of_keys(100) if line.lstrip().startswith(".")]
-    keys = [key for some in KEYS.values() for key in some]
-    assert [len(line) - len(line.lstrip()) for line in lines] == [2 * k.count(".") for k in keys]
-    assert [line.split()[0][1:] for line in lines] == [key.rpartition(".")[2] for key in keys]
-
-
-def test_a_byte_of_a_model_outweighs_a_thousand_of_an_optimizer() -> None:
-    tensors: list[Any] = [
-        SimpleNamespace(key="w", nbytes=3),
-        SimpleNamespace(key="optimizer/w/m", nbytes=5),
-    ]
-    lines: list[Any] = [SimpleNamespace(alike=each) for each in ((0,), (1,), (0, 1), ())]
-    assert line_weights(lines, tensors) == [3000, 5, 8000, 0]
 
 
 def test_a_plan_names_its_sources_and_its_target_apart(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Tests of ``shardvar help json``: it describes what the commands print, no more and no less."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,13 +105,6 @@ SELDOM = {
     "inspect": {".tensors[].layout.rule", ".tensors[].layout.mesh"},
 }
 """Keys that need more than these checkpoints."""
-
-
-def test_verify_of_several_has_the_keys_of_one_or_an_error(tmp_path: Path, run: Run) -> None:
-    told = json.loads(run("verify", saved(tmp_path), tmp_path / "no", "--json").out)
-    assert {*paths(told[0])} <= {*KEYS["verify"], ".schema"}
-    (title,) = (title for title in KEYS if title.startswith("verify of several"))
-    assert {*paths(told[1])} == {*KEYS[title], ".schema"}
 
 
 def test_help_json_fits_80_columns_and_names_every_command(run: Run) -> None:

@@ -49,20 +49,6 @@ def test_folded_keys_are_the_keys_and_no_others(keys: list[str]) -> None:
     assert sorted(found) == sorted(keys)
 
 
-def test_keys_of_one_side_share_lines_at_a_terminal_and_are_whole_in_a_pipe(
-    tmp_path: Path, run: Run
-) -> None:
-    sv.save(tmp_path / "a", {f"layer.{number}.w": np.zeros(2) for number in range(8, 12)})
-    sv.save(tmp_path / "b", {"bias": np.zeros(2)})
-    assert run("diff", tmp_path / "a", tmp_path / "b").out.count("only in A: ") == 4
-    with terminal(80):
-        lines = run("diff", tmp_path / "a", tmp_path / "b").out.splitlines()
-    assert [line.split() for line in lines[-2:]] == [
-        ["layer.{8..11}.w", "4", "only", "in", "A"],
-        "bias 1 only in B".split(),
-    ]
-
-
 @given(st.lists(st.one_of(st.sampled_from(ODD_KEYS), st.text("a/.", max_size=60)), unique=True))
 def test_the_tree_has_every_key_once_and_spells_it(names: list[str]) -> None:
     path: list[str] = []
@@ -97,18 +83,6 @@ def test_a_folded_tree_stands_for_exactly_the_keys(keys: list[str], random: obje
             line.leaf is None
             or len({kinds[leaf] for leaf in line.leaves if "/" not in keys[leaf]}) <= 1
         )
-
-
-def test_layers_that_are_alike_share_a_line_of_the_tree() -> None:
-    keys = [f"block_{n}/{part}" for n in range(12) for part in ("w", "b")] + ["head"]
-    assert drawn(keys, "wb" * 12 + "h") == ["├─ block_{0..11}/", "│  ├─ b", "│  └─ w", "└─ head"]
-    different = [str(n) for n in range(25)]
-    assert len(list(tree_lines(keys, different))) == 37
-
-
-def test_layers_are_alike_whatever_the_order_of_their_children() -> None:
-    keys = ["l0/w", "l0/b", "l1/b", "l1/w", "l2/w", "l2/b"]
-    assert drawn(keys, "wbbwwb") == ["└─ l{0..2}/", "   ├─ b", "   └─ w"]
 
 
 def test_a_range_names_exactly_the_numbers_that_exist() -> None:
@@ -171,10 +145,6 @@ def test_siblings_that_differ_in_one_word_share_a_line() -> None:
     )
 
 
-def test_siblings_are_in_natural_order() -> None:
-    assert [line.label for line in tree_lines(["w10", "w9", "w2", "a"])] == ["a", "w2", "w9", "w10"]
-
-
 def test_a_missing_number_is_a_gap_and_a_sibling_that_differs_is_not() -> None:
     missing = [f"l{n}" for n in range(8) if n != 5]
     assert [line.gaps for line in tree_lines(missing, "f" * 7)] == [(5,)]
@@ -189,26 +159,6 @@ def saved_layers(path: Path, without: int | None = None) -> Path:
     }
     sv.save(path, {"embed.weight": np.zeros((10, 4), "f4"), "step": np.int64(7), **tensors})
     return path
-
-
-def test_layers_of_equal_tensors_share_a_line_wherever_they_are_stored(
-    tmp_path: Path, run: Run
-) -> None:
-    """Its cells are the ranges of the numbers of slices and of the numbers in the names of the
-    files."""
-    layers = {f"layers.{n}.{part}": np.ones((4, 8), "f4") for n in range(6) for part in "wb"}
-    sv.save(tmp_path / "cut", layers, policy=sv.MaxShardSizePolicy(300), partition=2)
-    with terminal(100):
-        rows = run("inspect", tmp_path / "cut").out.splitlines()
-    assert sum("layers.{0..5}.  6 × 2 tensors" in row for row in rows) == 1
-    told = run("inspect", tmp_path / "cut", "--json").json["tensors"]
-    for part in "bw":
-        alike = [each for each in told if each["key"].endswith(part)]
-        slices = {each["num_slices"] for each in alike}
-        files = {int(name.split("-")[-3]) for each in alike for name in each["files"]}
-        assert len(slices) > 1 and files == set(range(min(files), max(files) + 1))
-        (cells,) = [row.split()[-3:] for row in rows if f"─ {part} " in row]
-        assert cells == [f"{min(slices)}..{max(slices)}", "each", f"{min(files)}..{max(files)}"]
 
 
 def test_a_line_of_several_tensors_says_how_many_cannot_be_read(tmp_path: Path, run: Run) -> None:
@@ -245,15 +195,6 @@ def test_totals_count_parameters_and_their_dtypes(tmp_path: Path, run: Run) -> N
     assert "policy: " in run("inspect", path, "--brief", "-v").out
 
 
-def test_optimizer_state_and_counters_are_no_parameters(run: Run) -> None:
-    told = run("inspect", GOLDEN / "tensorflow" / "keras_adam", "--json").json
-    counted = {each["key"]: each["num_parameters"] for each in told["tensors"]}
-    assert all(
-        ("_trainable_variables" in key or "moving_" in key) == (number > 0)
-        for key, number in counted.items()
-    )
-
-
 def test_a_terminal_shows_the_tree_as_deep_as_it_is_asked_to(tmp_path: Path, run: Run) -> None:
     path = saved_layers(tmp_path / "model", without=7)
     with terminal(80):
@@ -270,43 +211,12 @@ def test_a_terminal_shows_the_tree_as_deep_as_it_is_asked_to(tmp_path: Path, run
     assert run("inspect", path, "--depth", "0").code == 2
 
 
-def test_a_tree_that_is_too_long_for_the_terminal_is_cut_at_a_level(
-    tmp_path: Path, run: Run
-) -> None:
-    sv.save(
-        tmp_path / "model",
-        {f"{a}/{b}": np.ones(ord(a) * ord(b)) for a in "abcd" for b in "efghijklmnopqrst"},
-    )
-    with terminal(80):
-        out = run("inspect", tmp_path / "model").out
-    assert "64 tensors in 41 lines; --depth 2 opens the next level, --all lists them all" in out
-    assert len(out.splitlines()) == 50 - 2
-
-
 def test_the_largest_tensors_come_first_on_request(tmp_path: Path, run: Run) -> None:
     out = run("inspect", saved_layers(tmp_path / "model"), "--sort", "size").out.partition("\n\n")[
         2
     ]
     keys = [line.split()[0] for line in out.splitlines()[1:]]
     assert (keys[0], keys[-1], len(keys)) == ("embed.weight", "step", 26)
-
-
-def test_columns_that_say_nothing_are_left_out_at_a_terminal(tmp_path: Path, run: Run) -> None:
-    sv.save(tmp_path / "model", {"a": np.ones((2, 3)), "b": np.ones((4, 3))})
-    for columns, more in ((35, []), (50, ["share"])):
-        with terminal(columns):
-            header, *rows = run("inspect", tmp_path / "model").out.partition("\n\n")[2].splitlines()
-        assert header.split() == ["tensor", "shape", "params", "size", *more]
-    assert [row.split()[-2:] for row in rows] == [["33.3", "%"], ["66.7", "%"]]
-
-
-def test_names_of_tensorflow_are_folded_and_said(run: Run) -> None:
-    with terminal(100):
-        out = run("inspect", GOLDEN / "tensorflow" / "slots_v1_adam").out
-    assert re.search(r"optimizer slots m, v +2 tensors", out)
-    assert (
-        "folded: /.ATTRIBUTES/VARIABLE_VALUE, the object graph, 2 slots (--all shows them)" in out
-    )
 
 
 def test_slices_that_are_a_layout_are_said_to_be(tmp_path: Path, run: Run) -> None:
@@ -344,24 +254,6 @@ def test_a_terminal_shows_the_place_of_each_slice(columns: int, tmp_path: Path, 
         for each in (each for tensor in told for each in tensor["slices"]):
             number = re.search(r"-(\d+)-of-", each["file"])
             assert f"{int(number[1]) if number else each['file']} at {each['start']} " in f"{out} "
-
-
-def test_odd_values_are_named_above_the_statistics(tmp_path: Path, run: Run) -> None:
-    values = {
-        "n": [np.nan, 1.0, np.nan],
-        "i": [np.inf, -np.inf, 0.0],
-        "z": [0.0, 0.0],
-        "c": [3.0, 3.0],
-        "x": [1.0, 2.0],
-    }
-    sv.save(tmp_path / "model", {key: np.array(each, float) for key, each in values.items()})
-    out = run("inspect", tmp_path / "model", "--stats").out
-    assert [line for line in out.splitlines() if line.startswith("!")] == [
-        "! 1 tensor with NaN: n (2)",
-        "! 1 tensor with infinity: i (2)",
-        "! 1 tensor with only zeros: z",
-        "! 1 tensor with one value: c",
-    ]
 
 
 @pytest.mark.parametrize("name", ["model", "m.safetensors", "m.npz", "m.pt"])
@@ -406,17 +298,6 @@ def test_odd_values_fail_on_request(tmp_path: Path, run: Run) -> None:
         "Choose from nan, inf, zero, constant, empty."
         in run("inspect", path, "--stats", "--fail-on", "naan").err
     )
-
-
-def test_a_lost_file_is_one_line_and_all_keys_are_named_on_request(
-    tmp_path: Path, run: Run
-) -> None:
-    path = saved_layers(tmp_path / "model")
-    for file in tmp_path.glob("*.svdata*"):
-        file.unlink()
-    out = run("inspect", path).out.partition("cannot be read:")[2]
-    assert len(out.strip().splitlines()) == 1 and "  26 tensors: MissingFile: " in out
-    assert "layers.11.w" in run("inspect", path, "--all").out.partition("cannot be read:")[2]
 
 
 @pytest.mark.parametrize("columns", [40, 80])
@@ -469,17 +350,6 @@ def test_numbers_stay_on_the_right_of_a_name_in_a_right_to_left_script(
     after = [re.split(name, rows[name])[1].strip(" ")[0] for name in names]
     assert after == ["\u200e", "\u200e", "["]
     assert "\u200e" not in run("inspect", tmp_path / "model").out
-
-
-def test_help_is_a_command_too(run: Run) -> None:
-    assert run("help", "verify").out == run("verify", "--help").out
-    assert run("help").out == run("--help").out
-    assert run("help", "verfy").code == 2
-
-
-def test_a_key_is_found_by_a_part_of_it(tmp_path: Path, run: Run) -> None:
-    path = saved_layers(tmp_path / "model")
-    assert "Did you mean 'embed.weight'?" in run("show", path, "embed").err
 
 
 def test_an_interrupted_reshard_says_that_it_can_be_continued(tmp_path: Path, run: Run) -> None:
@@ -593,42 +463,3 @@ def test_tensors_without_statistics_are_named_at_a_terminal(tmp_path: Path, run:
     assert whole.code == 0 and "without numbers: 'name'" in whole.out.splitlines()
     assert "! 5 tensors with one value: layers.{0..3}.norm, w\n" in whole.out
     assert cut.code == 0 and "file 5  missing" in cut.out
-
-
-def test_places_of_slices_are_short_in_every_order(tmp_path: Path, run: Run) -> None:
-    """`3 at 64` at a terminal, as in the tree."""
-    sv.save(tmp_path / "m", {"a": np.ones(2), "b": np.ones(300)})
-    with terminal(80):
-        for order in ("name", "size"):
-            out = run("inspect", tmp_path / "m", "--slices", "--sort", order).out
-            assert "  0 at " in out and "svdata" not in out
-
-
-def test_rows_that_become_lines_break_no_word(tmp_path: Path, run: Run) -> None:
-    """Also where one cell is wider than the terminal."""
-    sv.save(tmp_path / "a", {"w": np.ones(2, np.float32)})
-    sv.save(tmp_path / "b", {"w": np.ones(2, np.float16), "v": np.ones(2)})
-    with terminal(26):
-        lines = run("diff", tmp_path / "a", tmp_path / "b").out.splitlines()
-    assert max(map(len, lines)) <= 26
-    assert "A → B float32 → float16, same values" in " ".join(" ".join(lines).split())
-
-
-def test_branches_go_on_beside_the_slices_of_a_tensor(tmp_path: Path, run: Run) -> None:
-    """In a table; where rows are blocks of lines, no line has branches alone."""
-    sv.save(tmp_path / "m", {"a/b": np.ones(2), "a/c": np.ones(3), "d": np.ones(4)})
-    with terminal(80):
-        rows = run("inspect", tmp_path / "m", "--slices").out.splitlines()[-7:]
-    assert [row[:7].rstrip() for row in rows] == [
-        "├─ a/",
-        "│  ├─ b",
-        "│  │",
-        "│  └─ c",
-        "│",
-        "└─ d",
-        "",
-    ]
-    with terminal(24):
-        assert not {"│  │", "│"} & {
-            line.rstrip() for line in run("inspect", tmp_path / "m", "--slices").out.splitlines()
-        }

@@ -92,22 +92,6 @@ def test_a_reshard_of_a_damaged_checkpoint_names_the_way_to_save_the_rest(
     assert all(each.key in piped for each in sv.verify("model").damages if each.key)
 
 
-def test_damage_knows_its_file_cause_and_remedy(damaged: list[str], run: Run) -> None:
-    """In Python, and in the JSON of each command; the sentence of before is both texts."""
-    kinds = {
-        "CorruptCheckpoint": damaged[0],
-        "IncompleteCheckpoint": damaged[1],
-        "MissingFile": damaged[2],
-    }
-    found = run("verify", "model", "--json").json["damages"]
-    found += run("diff", "model", "model", "--json").json["unreadable"]
-    found += run("digest", "model", "--json").json["unreadable"]
-    assert {each["kind"] for each in found} == kinds.keys()
-    for each in found:
-        assert each["file"] == kinds[each["kind"]] and each["key"].startswith("layer")
-        assert each["message"] == f"{each['cause']} {each['remedy']}"
-
-
 def test_an_index_that_cannot_be_read_is_not_an_empty_checkpoint(tmp_path: Path, run: Run) -> None:
     """The verdict does not count the tensors and says nothing of checksums that match."""
     sv.save(tmp_path / "model.npz", {"w": np.ones(200)}, format="npz")

@@ -53,15 +53,3 @@ def test_a_pipe_gets_the_levels_that_it_asks_for(tmp_path: Path, run: Run) -> No
         assert [line.split()[0].rpartition(".")[2] for line in lines] == [
             name.rpartition(".")[2] for name in names
         ]
-
-
-@pytest.mark.parametrize("command", ["inspect", "verify", "diff", "reshard"])
-def test_texts_of_help_begin_two_columns_after_the_longest_name(command: str, run: Run) -> None:
-    with terminal(100):
-        lines = run("help", command).out.partition("\nexamples")[0].splitlines()
-    rows = [line for line in lines if line.startswith("  ") and line[2] != " "]
-    both = [row for row in rows if "  " in row.strip()]
-    columns = {len(row) - len(row.strip().split("  ", 1)[1].lstrip()) for row in both}
-    assert len(columns) == 1
-    longest = max(len(row.strip().split("  ", 1)[0]) + 2 for row in both)
-    assert columns == {longest + 2}

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -63,27 +62,6 @@ def test_force_replaces_files_of_the_same_names_and_removes_none(tmp_path: Path)
     assert contents(tmp_path) == {name: vectors.read(name) for name in vectors.names()} | {
         "mine.txt": b"mine"
     }
-
-
-def test_an_empty_directory_is_as_good_as_none(tmp_path: Path) -> None:
-    assert main(["vectors", "--out", str(tmp_path)]) == 0
-
-
-def test_json_tells_the_groups_and_what_was_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["vectors", "--out", str(tmp_path), "--json"]) == 0
-    told: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert (told["schema"], told["out"], told["num_files"]) == (
-        1,
-        str(tmp_path),
-        len(vectors.names()),
-    )
-    assert told["nbytes"] == sum(map(len, contents(tmp_path).values()))
-    assert [each["group"] for each in told["groups"]] == list(vectors.groups())
-    assert all(
-        each["count"] == len(vectors.group(each["group"])["cases"]) for each in told["groups"]
-    )
 
 
 def test_what_cannot_be_a_directory_is_told(

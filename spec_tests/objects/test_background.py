@@ -80,21 +80,6 @@ def test_a_checkpoint_is_of_one_moment_while_others_write(tmp_path: Path) -> Non
     assert [value[0] for value in values] == sorted(value[0] for value in values)
 
 
-def test_a_second_save_waits_for_the_first(tmp_path: Path) -> None:
-    checkpoint, policy = sv.Checkpoint(w=sv.Variable([1.0])), Held()
-    first: Any = checkpoint.save(tmp_path / "model", policy=policy, background=True)
-    assert policy.begun.wait(20)
-    ended: list[str] = []
-    second = threading.Thread(target=lambda: ended.append(checkpoint.save(tmp_path / "model").path))
-    second.start()
-    second.join(0.1)
-    assert ended == []
-    policy.go.set()
-    second.join(20)
-    assert ended == [str(tmp_path / "model-2")]
-    assert first.join().path == str(tmp_path / "model-1")
-
-
 def test_a_restore_waits_for_the_save_and_counts_from_what_it_restored(tmp_path: Path) -> None:
     checkpoint, policy = sv.Checkpoint(w=sv.Variable([1.0])), Held()
     checkpoint.save(tmp_path / "model")
@@ -120,17 +105,6 @@ def test_a_failure_is_raised_when_joined_each_time_and_the_next_save_goes_on(
             handle.join(20)
     assert int(checkpoint.save_counter) == 0
     assert checkpoint.save(tmp_path / "model").path == str(tmp_path / "model-1")
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), MemoryError()])
-def test_whatever_ends_the_thread_is_raised_when_joined(
-    tmp_path: Path, error: BaseException
-) -> None:
-    checkpoint, policy = sv.Checkpoint(w=sv.Variable([1.0])), Held(error)
-    handle: Any = checkpoint.save(tmp_path / "model", policy=policy, background=True)
-    policy.go.set()
-    with pytest.raises(type(error)):
-        handle.join(20)
 
 
 def test_joining_for_too_short_a_time_is_an_error_and_the_save_goes_on(tmp_path: Path) -> None:
@@ -167,21 +141,6 @@ def test_a_failure_that_nobody_joins_is_logged(
         del handle
         gc.collect()
     assert "model-1 was not saved: The disk is gone." in caplog.text
-
-
-def test_what_was_joined_or_went_well_is_not_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    checkpoint, policy = sv.Checkpoint(w=sv.Variable([1.0])), Held(StorageError("no", "no"))
-    policy.go.set()
-    handle: Any = checkpoint.save(tmp_path / "model", policy=policy, background=True)
-    with pytest.raises(StorageError):
-        handle.join()
-    handle = checkpoint.save(tmp_path / "model", background=True)
-    checkpoint.save(tmp_path / "model")
-    del handle
-    gc.collect()
-    assert caplog.text == ""
 
 
 def test_what_cannot_be_meant_is_refused_at_once(tmp_path: Path) -> None:
@@ -228,18 +187,3 @@ def test_a_program_that_ends_waits_for_its_saves_and_tells_of_failures(
     else:
         assert "model-1 was not saved: The disk is gone." in done.stderr
         assert os.listdir(tmp_path) == []
-
-
-def test_a_manager_removes_old_checkpoints_once_the_new_one_is_there(tmp_path: Path) -> None:
-    manager = sv.CheckpointManager(sv.Checkpoint(w=sv.Variable([1.0])), tmp_path, 1)
-    manager.save()
-    policy = Held()
-    options = sv.CheckpointOptions(experimental_sharding_callback=policy)
-    handle: Any = manager.save(options=options, background=True)
-    assert policy.begun.wait(20)
-    assert manager.latest_checkpoint == sv.latest_checkpoint(tmp_path) == str(tmp_path / "ckpt-1")
-    policy.go.set()
-    handle.join()
-    assert manager.latest_checkpoint == sv.latest_checkpoint(tmp_path) == str(tmp_path / "ckpt-2")
-    assert manager.checkpoints == [str(tmp_path / "ckpt-2")]
-    assert {name.partition(".")[0] for name in os.listdir(tmp_path)} == {"checkpoint", "ckpt-2"}

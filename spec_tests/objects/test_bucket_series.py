@@ -65,18 +65,6 @@ def test_a_manager_of_a_url_keeps_what_a_manager_of_a_folder_keeps(tmp_path: Pat
     assert restored(bucket) == (3.0, 4)
 
 
-def test_a_checkpoint_of_a_url_counts_and_is_restored() -> None:
-    bucket, (variable, checkpoint) = MemoryBucket(), objects(7.0)
-    with in_bucket(bucket):
-        for number in (1, 2):
-            assert checkpoint.save(f"{FOLDER}/ckpt").path == f"{FOLDER}/ckpt-{number}"
-        pending = checkpoint.save(f"{FOLDER}/ckpt", background=True)
-        assert pending.join().path == f"{FOLDER}/ckpt-3" == sv.latest_checkpoint(FOLDER)
-        variable.assign([0.0])
-        checkpoint.restore(f"{FOLDER}/ckpt-2").assert_consumed()
-    assert variable.numpy().tolist() == [7.0] and int(checkpoint.save_counter.numpy()) == 2
-
-
 @pytest.mark.parametrize("takes_effect", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("error", [Dead, StorageError])
 def test_a_save_that_ends_at_any_request_leaves_a_newest_checkpoint(

@@ -28,12 +28,10 @@ from shardvar.reference.objects.stored_graph import (
     GRAPH_KEY,
     VARIABLE_VALUE,
     decode_graph,
-    encode_graph,
     key_of,
     nodes_of_keys,
     split_key,
 )
-from shardvar.reference.tracking import ObjectGraph, Trackable
 from shardvar.reference.training.module import Module
 from shardvar.reference.variables import AggregatingVariable, MirroredVariable, RefVariable
 from spec_tests.hostile.tensorflow import proto
@@ -160,32 +158,6 @@ def test_many_variables_are_restored_as_few_are(tmp_path: Path, count: int) -> N
     assert [float(variable) for variable in variables.values()] == list(range(count))
 
 
-def test_an_object_is_found_under_a_name_that_is_not_the_one_of_its_key(tmp_path: Path) -> None:
-    shared = sv.Variable(5.0)
-    sv.Checkpoint(a=shared, b=shared).write(tmp_path / "model")
-    late = sv.Variable(0.0)
-    sv.Checkpoint(b=late).read(tmp_path / "model").assert_consumed()
-    assert float(late) == 5.0
-
-
-def test_a_root_lends_its_children_and_may_be_a_variable(tmp_path: Path) -> None:
-    sv.Checkpoint(Model(1.0, [5]), step=sv.Variable(3)).write(tmp_path / "both")
-    with sv.open_checkpoint(tmp_path / "both") as reader:
-        assert {"w/.ATTRIBUTES/VARIABLE_VALUE", "step/.ATTRIBUTES/VARIABLE_VALUE"} <= set(reader)
-    model, step = Model(0.0, [2, 3]), sv.Variable(0)
-    checkpoint = sv.Checkpoint(model)
-    status = checkpoint.read(tmp_path / "both")
-    assert status.unmatched_keys == ["step/.ATTRIBUTES/VARIABLE_VALUE"]
-    checkpoint.step = step
-    assert int(step) == 3
-    status.assert_consumed()
-    np.testing.assert_array_equal(model.w.numpy(), table())
-    sv.Checkpoint(sv.Variable(4.0)).write(tmp_path / "variable")
-    variable = sv.Variable(0.0)
-    sv.Checkpoint(variable).read(tmp_path / "variable").assert_consumed()
-    assert float(variable) == 4.0
-
-
 def test_mirrored_variables_are_saved_once_and_every_copy_is_restored(tmp_path: Path) -> None:
     """R-CKPT-2 (RFC 002)."""
     report = sv.Checkpoint(
@@ -297,31 +269,6 @@ def test_slots_are_saved_folded_and_restored_when_they_are_created(tmp_path: Pat
     np.testing.assert_array_equal(other.numpy(), w.numpy())
 
 
-def test_a_policy_says_which_slices_share_a_file(tmp_path: Path) -> None:
-    report = sv.Checkpoint(w=sharded(table(), [2, 2, 1])).write(
-        tmp_path / "model", policy=sv.MaxShardSizePolicy(16), metadata={"epoch": "3"}
-    )
-    assert report.num_files > 2
-    w = zeros([5])
-    sv.Checkpoint(w=w).read(tmp_path / "model").assert_consumed()
-    np.testing.assert_array_equal(w.numpy(), table())
-    with sv.open_checkpoint(tmp_path / "model") as reader:
-        assert reader.metadata.user == {"epoch": "3"}
-
-
-def test_what_took_its_value_keeps_later_writes(tmp_path: Path) -> None:
-    """Restoring what appears touches nothing else, and a variable in the place of a restored one is
-    a new one."""
-    sv.Checkpoint(a=sv.Variable(1.0), b=sv.Variable(2.0)).write(tmp_path / "model")
-    checkpoint = sv.Checkpoint(a=sv.Variable(0.0))
-    checkpoint.read(tmp_path / "model").expect_partial()
-    checkpoint.a.assign(5.0)
-    checkpoint.b = sv.Variable(0.0)
-    assert (float(checkpoint.a), float(checkpoint.b)) == (5.0, 2.0)
-    checkpoint.b = sv.Variable(7.0)
-    assert float(checkpoint.b) == 7.0
-
-
 def test_what_appears_with_another_shape_is_refused_and_keeps_its_value(tmp_path: Path) -> None:
     sv.Checkpoint(w=sv.Variable([1.0, 2.0])).write(tmp_path / "model")
     checkpoint = sv.Checkpoint()
@@ -381,16 +328,6 @@ def test_values_that_nobody_ever_took_are_logged_unless_that_is_expected(
         del checkpoint, status
         gc.collect()
     assert (key_of(["b"]) in caplog.text) is not is_expected
-
-
-def test_a_checkpoint_is_of_one_moment_and_writing_changes_nothing(tmp_path: Path) -> None:
-    w = sharded(table(), [3, 2])
-    sv.Checkpoint(w=w).write(tmp_path / "model")
-    w.assign_add(np.ones((5, 2), np.float32))
-    np.testing.assert_array_equal(
-        sv.load(tmp_path / "model", [key_of(["w"])])[key_of(["w"])], table()
-    )
-    np.testing.assert_array_equal(w.numpy(), table() + 1)
 
 
 def test_what_reshard_laid_out_anew_is_restored_all_the_same(tmp_path: Path) -> None:
@@ -458,17 +395,6 @@ def test_no_message_breaks_the_reader_of_the_graph(message: bytes) -> None:
     assert all(child < len(nodes) for node in nodes for child in node.children.values())
 
 
-def test_a_graph_is_read_back_as_it_was_written() -> None:
-    root, shared = Trackable(), sv.Variable(1.0)
-    root.track("a", shared)
-    root.track("loop", root)
-    root.track("é/.", Trackable()).track("b", shared)
-    graph = ObjectGraph.of(root)
-    nodes = decode_graph(encode_graph(graph, graph.paths()), [key_of(["a"])])
-    assert [tuple(node.children.items()) for node in nodes] == list(graph.edges)
-    assert [node.key for node in nodes] == [None, key_of(["a"]), None]
-
-
 def test_graphs_that_break_their_own_law_are_refused(tmp_path: Path) -> None:
     with pytest.raises(MalformedCheckpoint):
         decode_graph(b"", ())
@@ -517,16 +443,6 @@ def test_the_common_forms_of_a_graph_mean_what_any_other_form_means(
     assert decode_graph(message(is_common=True), keys) == decode_graph(
         message(is_common=False), keys
     )
-
-
-def test_a_list_of_keras_is_compared_once() -> None:
-    """A list under one name of one optimizer gives slots; under a thousand others it gives no
-    more."""
-    names = [(1, proto((1, 2), (2, b"list%d" % number))) for number in range(50)]
-    optimizer = proto((1, proto((1, 1), (2, b"_trainable_variables"))), *names)
-    entries = proto(*((1, proto((1, 3), (2, b"%d" % number))) for number in range(50)))
-    nodes = decode_graph(proto((1, optimizer), (1, entries), (1, entries), (1, b"")), ())
-    assert nodes[0].slots == {(3, "list0"): 3}
 
 
 def test_a_graph_without_end_and_a_key_without_end_are_walked(tmp_path: Path) -> None:

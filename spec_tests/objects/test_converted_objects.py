@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.errors import UnsupportedError
 from spec_tests.helpers.command_line import Run, run
 
 __all__ = ["run"]
@@ -44,12 +43,3 @@ def test_the_graph_stays_where_strings_are_held(form: str, tmp_path: Path, run: 
     source = save(tmp_path)
     report = sv.reshard(source, tmp_path / "out", format=form)
     assert report.left_out == () and GRAPH in sv.load(tmp_path / "out")
-
-
-def test_only_the_graph_is_left_out_by_itself(tmp_path: Path) -> None:
-    """Another string is refused, and so is the graph where it is all that was chosen."""
-    sv.save(tmp_path / "s", {"w": np.ones(3), "name": np.array(b"x", object)}, format="tensorflow")
-    with pytest.raises(UnsupportedError, match="'name'"):
-        sv.reshard(tmp_path / "s", tmp_path / "out.npz")
-    with pytest.raises(UnsupportedError, match=GRAPH):
-        sv.reshard(save(tmp_path), tmp_path / "out.npz", filter=GRAPH)

@@ -1,6 +1,5 @@
 """A series that exists is never begun anew, and none of its checkpoints is overwritten unasked."""
 
-import logging
 import os
 import subprocess
 import sys
@@ -12,13 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.errors import CheckpointNotFound, MalformedCheckpoint, MissingFile
+from shardvar.errors import MalformedCheckpoint, MissingFile
 from shardvar.storage.local import LocalStorage
-from spec_tests.helpers.managed_checkpoints import Clock, build, names, stems
+from spec_tests.helpers.managed_checkpoints import build, names, stems
 from spec_tests.helpers.programs import ENVIRONMENT
 
 FORMATS = ["shardvar", "tensorflow", "safetensors", "npz"]
-KEY = "w/.ATTRIBUTES/VARIABLE_VALUE"
 
 WRONG = {
     "empty": b"",
@@ -94,22 +92,6 @@ def test_the_remedy_of_that_error_continues_the_series(tmp_path: Path) -> None:
     assert report.path == str(tmp_path / "ckpt-3")
 
 
-def test_the_error_lists_the_newest_of_many_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    for number in [*range(1, 31), 100]:
-        (tmp_path / f"ckpt-{number}.svindex").write_bytes(b"")
-    (tmp_path / "checkpoint").write_bytes(b"")
-    with pytest.raises(
-        MalformedCheckpoint, match=r"11 more and ckpt-12, ckpt-13, .*, ckpt-30, ckpt-100\. Write"
-    ):
-        sv.latest_checkpoint(tmp_path)
-
-
-def test_without_checkpoints_beside_it_the_remedy_is_another(tmp_path: Path) -> None:
-    (tmp_path / "checkpoint").write_bytes(b"")
-    with pytest.raises(MalformedCheckpoint, match=r"no checkpoint lies next to it\. Remove it"):
-        build(tmp_path)
-
-
 @settings(
     deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -136,18 +118,6 @@ def test_a_state_file_that_is_cut_anywhere_never_means_that_there_is_nothing(
         assert "ckpt-3" in str(error)
 
 
-def test_a_checkpoint_that_is_named_and_gone_is_an_error_that_names_the_others(
-    tmp_path: Path,
-) -> None:
-    saved(tmp_path)
-    for path in tmp_path.glob("ckpt-2*"):
-        path.unlink()
-    with pytest.raises(
-        CheckpointNotFound, match="ckpt-2, which does not exist; next to it lie ckpt-1"
-    ):
-        sv.latest_checkpoint(tmp_path)
-
-
 # A state file that is missing
 
 
@@ -168,36 +138,6 @@ def test_a_manager_begins_no_series_over_one_whose_state_file_is_missing(
     report: Any = manager.save()
     assert report.path == str(tmp_path / "ckpt-3"), "one who saves anyway overwrites none"
     assert {name: content for name, content in files(tmp_path).items() if name in there} == there
-
-
-def test_checkpoints_of_another_name_are_no_reason_not_to_begin(tmp_path: Path) -> None:
-    sv.Checkpoint(w=sv.Variable(1.0)).write(tmp_path / "other-1")
-    sv.Checkpoint(w=sv.Variable(1.0)).write(tmp_path / "ckpt-best")
-    manager = build(tmp_path)
-    assert manager.restore_or_initialize() is None
-    report: Any = manager.save()
-    assert report.path == str(tmp_path / "ckpt-1")
-
-
-def test_latest_checkpoint_is_none_without_a_state_file_and_says_what_lies_there(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """TensorFlow's answer; the directory may hold anything."""
-    assert sv.latest_checkpoint(tmp_path) is None
-    sv.Checkpoint(w=sv.Variable(1.0)).write(tmp_path / "model")
-    with caplog.at_level(logging.WARNING, "shardvar.checkpoint"):
-        assert sv.latest_checkpoint(tmp_path) is None
-        assert caplog.text == ""
-        saved(tmp_path)
-        (tmp_path / "checkpoint").unlink()
-        assert sv.latest_checkpoint(tmp_path) is None
-    assert "checkpoint is missing" in caplog.text and "ckpt-1, ckpt-2" in caplog.text
-
-
-def test_a_manager_that_was_opened_before_another_saved_finds_what_it_found(tmp_path: Path) -> None:
-    manager = build(tmp_path)
-    saved(tmp_path)
-    assert manager.latest_checkpoint is None
 
 
 # Numbers
@@ -227,18 +167,6 @@ def test_a_save_takes_the_first_number_above_its_counter_that_no_checkpoint_has(
     assert {name: content for name, content in files(tmp_path).items() if name in kept} == kept
 
 
-def test_a_set_of_files_is_a_checkpoint_too(tmp_path: Path) -> None:
-    sv.save(
-        tmp_path / "ckpt-1.safetensors",
-        {"a": [1.0], "b": [2.0]},
-        policy=sv.MaxShardSizePolicy(8),
-    )
-    assert (tmp_path / "ckpt-1.safetensors.index.json").exists()
-    assert sv.Checkpoint(w=sv.Variable(1.0)).save(tmp_path / "ckpt").path == str(
-        tmp_path / "ckpt-2"
-    )
-
-
 @pytest.mark.parametrize("form", FORMATS)
 def test_what_was_saved_after_the_restored_checkpoint_stays(tmp_path: Path, form: str) -> None:
     """A run that goes back to checkpoint 1 of 3 goes on with number 4."""
@@ -251,24 +179,6 @@ def test_what_was_saved_after_the_restored_checkpoint_stays(tmp_path: Path, form
     del there["checkpoint"]
     assert {name: content for name, content in files(tmp_path).items() if name in there} == there
     assert names(manager.checkpoints) == ["ckpt-1", "ckpt-2", "ckpt-3", "ckpt-4"]
-
-
-OTHERS = [
-    "ckpt-01.npz",
-    "ckpt-1-1.npz",
-    "ckpt-1x.npz",
-    "xckpt-1.npz",
-    "ckpt-1.txt",
-    "ckpt-\u0661.npz",
-]
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_only_a_number_of_the_series_is_taken(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(b"")
-    assert sv.Checkpoint(w=sv.Variable(1.0)).save(tmp_path / "ckpt").path == str(
-        tmp_path / "ckpt-1"
-    )
 
 
 def test_the_files_that_a_killed_save_left_are_no_checkpoint(tmp_path: Path) -> None:
@@ -315,16 +225,3 @@ def test_the_lock_of_a_killed_save_goes_with_the_next_save_of_the_series(tmp_pat
 
 
 # Rotation
-
-
-def test_a_checkpoint_of_the_very_hour_is_preserved(tmp_path: Path) -> None:
-    """ "At least" so many hours after the last preserved one: one that is exactly as late is
-    preserved."""
-    clock = Clock(0.0)
-    manager = build(tmp_path, 1, keep_checkpoint_every_n_hours=1, clock=clock)
-    for seconds in (3599.0, 3599.5, 7198.5, 7199.5):
-        clock.now = seconds
-        manager.save()
-    # For a manager that began at 0 s, the last was preserved at -1 s: 3599 s is an hour later, and
-    # so is 7199 s.
-    assert stems(tmp_path) == {"ckpt-1", "ckpt-4"}

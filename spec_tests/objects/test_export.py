@@ -76,15 +76,6 @@ def test_the_whole_is_never_made_and_the_values_are_not_copied(tmp_path: Path) -
     assert sv.load_exported(tmp_path / "model").w[-1].tolist() == [1.0] * 64
 
 
-def test_nothing_crosses_between_devices(tmp_path: Path) -> None:
-    strategy = sv.ParameterServerStrategy(3, sv.FixedShardsPartitioner(3))
-    with strategy.scope():
-        w = sv.Variable(table(), name="w")
-    with sv.track_transfers() as transfers:
-        sv.export({"w": w}, tmp_path / "model")
-    assert transfers.nbytes == 0
-
-
 def test_attributes_items_names_and_what_is_trained_come_back(tmp_path: Path) -> None:
     model = Model()
     sv.export(model, tmp_path / "model")
@@ -145,24 +136,6 @@ def test_the_partitioner_of_a_layer_is_lost(tmp_path: Path) -> None:
         assert len(sv.load_exported(tmp_path / "model").w.variables) == 2
 
 
-def test_policies_say_which_tensor_goes_to_which_file(tmp_path: Path) -> None:
-    model = Model()
-    for name, given in (
-        ("a", {"policy": sv.MaxShardSizePolicy(64)}),
-        (
-            "b",
-            {
-                "options": sv.CheckpointOptions(
-                    experimental_sharding_callback=sv.MaxShardSizePolicy(64)
-                )
-            },
-        ),
-    ):
-        report = sv.export(model, tmp_path / name, **given)
-        assert report.num_files > 1 and report.description == sv.MaxShardSizePolicy(64).description
-        np.testing.assert_array_equal(sv.load_exported(tmp_path / name).w.numpy(), table())
-
-
 class Words(sv.Stateful):
     """A state that is no variable."""
 
@@ -215,15 +188,6 @@ def test_many_small_variables_are_read_in_few_batches(
     loaded = sv.load_exported(tmp_path / "model")
     assert [float(loaded[number]) for number in range(500)] == list(range(500))
     assert len(reads) == 5
-
-
-def test_a_variable_and_a_checkpoint_of_objects_are_exported_and_loaded_too(tmp_path: Path) -> None:
-    sv.export(sv.Variable([1.0, 2.0]), tmp_path / "variable")
-    assert sv.load_exported(tmp_path / "variable").numpy().tolist() == [1.0, 2.0]
-    sv.Checkpoint(w=create_sharded_variable(table(), 3)).write(tmp_path / "model")
-    np.testing.assert_array_equal(sv.load_exported(tmp_path / "model").w.numpy(), table())
-    sv.export(sv.Checkpoint(w=create_sharded_variable(table(), 3)), tmp_path / "again")
-    np.testing.assert_array_equal(sv.load_exported(tmp_path / "again").w.numpy(), table())
 
 
 def test_strings_and_shards_without_rows_are_exported(tmp_path: Path) -> None:
@@ -315,21 +279,6 @@ def test_a_saved_model_has_every_variable_and_a_signature_for_each_table(tmp_pat
     assert sorted(fields_of(content, 2, 5, 1)) == [b"__saved_model_init_op", *tables]
     assert len(fields_of(content, 2, 7, 2, 1)) == len(fields_of(content, 2, 2, 2, 1)) == len(tables)
     assert fields_of(content, 2, 1, 4) == [b"serve"]
-
-
-def test_the_only_table_is_served_by_default(tmp_path: Path) -> None:
-    sv.export(
-        {"w": sv.Variable(table()), "b": sv.Variable([1.0])},
-        tmp_path / "model",
-        format="tensorflow",
-    )
-    content = (tmp_path / "model" / "saved_model.pb").read_bytes()
-    assert sorted(fields_of(content, 2, 5, 1)) == [
-        b"__saved_model_init_op",
-        b"serving_default",
-        b"w",
-    ]
-    assert fields_of(content, 2, 7, 1, 4, 1)[0] == b"_generic_user_object"
 
 
 def test_a_saved_model_is_read_by_its_folder_and_replaced_only_with_force(tmp_path: Path) -> None:

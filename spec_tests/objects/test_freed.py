@@ -154,28 +154,3 @@ def test_the_memory_of_models_that_were_dropped_is_free(tmp_path: Path) -> None:
         left, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     assert left < 1 << 20
-
-
-def test_an_open_status_keeps_no_model(tmp_path: Path) -> None:
-    """But the status of a checkpoint keeps that, to be asked about objects of now."""
-    sv.Checkpoint(model=build()).write(tmp_path / "model")
-    with uncollected():
-        model = sv.Module()
-        status = sv.Checkpoint(weakref.ref(model)).read(tmp_path / "model").expect_partial()
-        reference = weakref.ref(model)
-        del model
-        assert reference() is None
-    assert status.unmatched_keys
-
-
-def test_the_values_that_nobody_took_are_logged_when_the_last_object_goes(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """And the line names the call that silences it."""
-    sv.Checkpoint(a=sv.Variable(1.0), b=sv.Variable(2.0)).write(tmp_path / "model")
-    with uncollected():
-        checkpoint = sv.Checkpoint(a=sv.Variable(0.0))
-        checkpoint.read(tmp_path / "model")
-        assert caplog.text == ""
-        del checkpoint
-        assert "b/.ATTRIBUTES/VARIABLE_VALUE" in caplog.text and "expect_partial()" in caplog.text

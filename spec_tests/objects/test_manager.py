@@ -2,7 +2,6 @@
 touched."""
 
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,19 +15,15 @@ import shardvar as sv
 from shardvar.errors import (
     ArgumentError,
     ArgumentTypeError,
-    CheckpointNotFound,
     InconsistentTensor,
-    LockHeld,
     PolicyError,
     StorageError,
     TargetExists,
 )
-from shardvar.planning.policies import BalancedPolicy
 from shardvar.reference.objects.series import Retention, plan_rotation
-from shardvar.reference.variables import MirroredVariable, create_sharded_variable
 from shardvar.storage.local import LocalStorage
 from shardvar.verbs.newest import SeriesState, write_state
-from spec_tests.helpers.managed_checkpoints import Clock, build, names, stems, value_of
+from spec_tests.helpers.managed_checkpoints import Clock, build, names, stems
 
 HOUR = 3600.0
 
@@ -154,35 +149,6 @@ def test_the_newest_is_restored_or_else_what_the_user_says_is_done(tmp_path: Pat
     assert build(tmp_path / "empty").restore_or_initialize() is None
 
 
-def test_where_the_newest_is_gone_nothing_is_begun_anew(tmp_path: Path) -> None:
-    build(tmp_path).save()
-    for path in tmp_path.glob("ckpt-1*"):
-        path.unlink()
-    called: list[int] = []
-    with pytest.raises(CheckpointNotFound):
-        build(tmp_path, init_fn=lambda: called.append(1)).restore_or_initialize()
-    assert called == []
-
-
-def test_another_number_of_servers_restores_it(tmp_path: Path) -> None:
-    value = np.arange(26, dtype=np.float32).reshape(13, 2)
-
-    def trained(servers: int) -> sv.CheckpointManager:
-        strategy = sv.ParameterServerStrategy(servers, sv.FixedShardsPartitioner(servers))
-        with strategy.scope():
-            w = sv.Variable(np.zeros_like(value))
-        assert len(w.variables) == servers
-        return sv.CheckpointManager(sv.Checkpoint(w=w), tmp_path, 2)
-
-    manager: Any = trained(4)
-    manager.checkpoint.w.assign(value)
-    manager.save()
-    for servers in (2, 3, 7):
-        other: Any = trained(servers)
-        assert other.restore_or_initialize() is not None
-        np.testing.assert_array_equal(other.checkpoint.w.numpy(), value)
-
-
 def test_opening_a_manager_changes_nothing(tmp_path: Path) -> None:
     """Another process may open one to restore while the first is saving."""
     manager = build(tmp_path, 5)
@@ -290,29 +256,6 @@ def test_what_cannot_be_removed_is_told_and_removed_later(
     assert stems(tmp_path) == {"ckpt-3"}
 
 
-def test_of_two_managers_that_save_at_once_one_gets_an_error(tmp_path: Path) -> None:
-    a, b = build(tmp_path, 2, 1.0), build(tmp_path, 2, 2.0)
-    begun, go = threading.Event(), threading.Event()
-
-    class Slow:
-        description = "waits"
-
-        def assign(self, slices: Any, capabilities: Any) -> Any:
-            begun.set()
-            assert go.wait(10)
-            return BalancedPolicy(1).assign(slices, capabilities)
-
-    options = sv.CheckpointOptions(experimental_sharding_callback=Slow())
-    handle = a.save(options=options, background=True)
-    assert begun.wait(10)
-    with pytest.raises(LockHeld):
-        b.save()
-    go.set()
-    assert isinstance(handle, sv.PendingSave)
-    handle.join()
-    assert value_of(tmp_path) == 1.0
-
-
 # Wrong usage
 
 
@@ -413,26 +356,3 @@ def test_another_shape_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(InconsistentTensor):
         manager.restore_or_initialize()
     assert not w.numpy().any()
-
-
-def test_shards_and_copies_are_stored_once(tmp_path: Path) -> None:
-    """Whichever is inside of the other: it is one tensor, and the files have its bytes once."""
-    value = np.arange(4000, dtype=np.float32).reshape(1000, 4)
-    with sv.MirroredStrategy(["GPU:0", "GPU:1", "GPU:2"]).scope():
-        plain = sv.Variable(value)
-    shards = [
-        MirroredVariable([sv.Variable(half) for _ in range(3)])
-        for half in (value[:300], value[300:])
-    ]
-    objects = {
-        "mirrored": plain,
-        "mirrored of shards": MirroredVariable(
-            [create_sharded_variable(value, 7) for _ in range(3)]
-        ),
-        "shards of mirrored": sv.ShardedVariable(shards),
-    }
-    manager = sv.CheckpointManager(sv.Checkpoint(d=objects), tmp_path, 1)
-    report: Any = manager.save()
-    assert 3 * value.nbytes <= report.nbytes < 3 * value.nbytes + 2000
-    size = sum(path.stat().st_size for path in tmp_path.iterdir())
-    assert 3 * value.nbytes <= size < 3 * value.nbytes + 10_000

@@ -60,12 +60,6 @@ def test_what_is_no_policy_is_refused_before_anything_is_saved(callback: Any) ->
         sv.CheckpointOptions(experimental_sharding_callback=callback)
 
 
-def test_what_are_no_options_are_refused(tmp_path: Path) -> None:
-    options: Any = {"experimental_sharding_callback": sv.AllInOnePolicy()}
-    with pytest.raises(ArgumentTypeError, match="are not options"):
-        checkpoint().write(tmp_path / "m", options=options)
-
-
 def test_options_stand_where_tensorflow_has_them_in_reading_too(tmp_path: Path) -> None:
     """``write(path, options)``, ``read(path, options)``, ``restore(path, options)``; another value
     is refused."""

@@ -49,18 +49,6 @@ def test_the_restore_that_was_called_last_determines_the_value(tmp_path: Path, f
     assert status[1].unmatched_objects == status[2].unmatched_objects == []
 
 
-def test_an_earlier_restore_still_gives_what_the_later_one_has_not(tmp_path: Path) -> None:
-    root = sv.Module()
-    first = sv.Checkpoint(root).read(saved(tmp_path / "1", a=1.0, b=2.0))
-    sv.Checkpoint(root).read(saved(tmp_path / "2", a=10.0)).expect_partial()
-    root.dep = module(a=sv.Variable(0.0))
-    assert float(root.dep.a) == 10.0
-    assert first.unmatched_keys == ["dep/b/.ATTRIBUTES/VARIABLE_VALUE"]
-    root.dep.b = sv.Variable(0.0)
-    assert float(root.dep.b) == 2.0
-    first.assert_consumed()
-
-
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="open files are counted on Linux")
 def test_restores_that_have_no_more_to_give_keep_no_checkpoint_open(tmp_path: Path) -> None:
     """A program that evaluates one checkpoint after the other restores a part of each."""
@@ -91,17 +79,6 @@ def test_a_variable_that_was_saved_as_two_takes_the_first_and_the_other_is_named
     assert status.unmatched_keys == ["b/.ATTRIBUTES/VARIABLE_VALUE"]
     with pytest.raises(UnmatchedObjects, match="values without an object: b/"):
         status.assert_consumed()
-
-
-def test_what_was_assigned_since_a_later_restore_stays(tmp_path: Path) -> None:
-    early, late = sv.Module(), sv.Module()
-    sv.Checkpoint(early).read(saved(tmp_path / "1", v=1.0))
-    sv.Checkpoint(late).read(saved(tmp_path / "2", v=2.0))
-    dep = module(v=sv.Variable(0.0))
-    late.dep = dep
-    dep.v.assign(7.0)
-    early.dep = dep
-    assert float(dep.v) == 7.0
 
 
 def test_objects_with_a_state_of_their_own_follow_the_same_rule(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import os
 from itertools import product
 from pathlib import Path
 from threading import Barrier, Thread
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,6 @@ import shardvar as sv
 from shardvar.errors import LockHeld, StorageError
 from spec_tests.helpers.faulty_storage import Fault, failing, full
 from spec_tests.helpers.managed_checkpoints import build, names, stems, value_of
-from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 from spec_tests.helpers.thoroughness import EXHAUSTIVE, is_due
 
 MOST = 2
@@ -79,24 +77,6 @@ def test_managers_that_save_at_once_leave_no_orphans(count: int, tmp_path: Path)
     check_directory(tmp_path, managers[max(range(count), key=saved.__getitem__)])
 
 
-def test_another_name_and_a_checkpoint_without_a_manager_are_others_too(tmp_path: Path) -> None:
-    first, second = build(tmp_path), build(tmp_path, checkpoint_name="other")
-    first.save()
-    with pytest.raises(LockHeld, match="the newest there is ckpt-1"):
-        second.save()
-    sv.Checkpoint(w=sv.Variable([1.0])).save(tmp_path / "alone")
-    with pytest.raises(LockHeld, match="the newest there is alone-1"):
-        first.save()
-
-
-def test_a_state_file_that_was_removed_is_noticed(tmp_path: Path) -> None:
-    manager = build(tmp_path)
-    manager.save()
-    os.unlink(tmp_path / "checkpoint")
-    with pytest.raises(LockHeld, match="its state file is gone"):
-        manager.save()
-
-
 @pytest.mark.parametrize("after", [False, True])
 def test_a_manager_that_failed_at_any_step_is_not_taken_for_another(
     after: bool, tmp_path: Path
@@ -123,18 +103,3 @@ def test_a_manager_that_failed_at_any_step_is_not_taken_for_another(
         if not failed and fault.taken <= at:
             break
     assert at > 10
-
-
-def test_in_a_bucket_too() -> None:
-    bucket: Any = MemoryBucket()
-    with in_bucket(bucket):
-        made = [
-            sv.CheckpointManager(sv.Checkpoint(w=sv.Variable([1.0])), "s3://bucket/run", MOST)
-            for _ in range(2)
-        ]
-        made[0].save()
-        files = dict(bucket.files)
-        with pytest.raises(LockHeld, match="another manager or program has saved here since"):
-            made[1].save()
-        assert dict(bucket.files) == files
-        made[0].save()

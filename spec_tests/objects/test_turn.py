@@ -86,39 +86,6 @@ VERBS = ["save", "save in the background", "write", "read", "restore", "manager"
 
 
 @pytest.mark.parametrize("inner", VERBS)
-@pytest.mark.parametrize(
-    "outer", ["save", "write", "manager", "background", "manager in the background"]
-)
-def test_a_policy_that_saves_what_is_being_saved_gets_an_error_that_names_it(
-    tmp_path: Path, outer: str, inner: str
-) -> None:
-    """And the save that called it goes on, and so do later ones."""
-    checkpoint = sv.Checkpoint(w=sv.Variable([1.0]))
-    checkpoint.write(tmp_path / "first")
-    manager = sv.CheckpointManager(checkpoint, tmp_path / "managed", 2)
-    policy = Policy(verbs(checkpoint, manager, tmp_path)[inner])
-    options = sv.CheckpointOptions(experimental_sharding_callback=policy)
-    outers: dict[str, Callable[[], Any]] = {
-        "save": lambda: checkpoint.save(tmp_path / "outer", policy=policy),
-        "write": lambda: checkpoint.write(tmp_path / "outer", policy=policy),
-        "manager": lambda: manager.save(options=options),
-        "background": lambda: checkpoint.save(
-            tmp_path / "outer", policy=policy, background=True
-        ).join(20),  # type: ignore[union-attr]
-        "manager in the background": lambda: manager.save(options=options, background=True).join(
-            20
-        ),  # type: ignore[union-attr]
-    }
-    in_time(outers[outer])
-    saved = {"write": "outer", "manager": "ckpt-1", "manager in the background": "ckpt-1"}.get(
-        outer, "outer-1"
-    )
-    assert isinstance(policy.error, LockHeld)
-    assert f"{saved} is being saved or restored by this very thread" in str(policy.error)
-    in_time(lambda: checkpoint.write(tmp_path / "later"))
-
-
-@pytest.mark.parametrize("inner", VERBS)
 @pytest.mark.parametrize("background", [False, True])
 def test_a_state_that_saves_what_is_being_saved_fails_the_save(
     tmp_path: Path, inner: str, background: bool
@@ -165,28 +132,6 @@ def test_a_background_save_that_joins_itself_gets_an_error(tmp_path: Path) -> No
     in_time(lambda: handles[0].join(20))
     assert isinstance(policy.error, StillSaving)
     assert "outer-1 is being written by this thread" in str(policy.error)
-
-
-def test_another_checkpoint_may_be_saved_meanwhile(tmp_path: Path) -> None:
-    """Also one of the same variables, and into the same directory."""
-    w = sv.Variable([1.0])
-    other = sv.Checkpoint(w=w)
-    policy = Policy(lambda: other.save(tmp_path / "other"))
-    in_time(lambda: sv.Checkpoint(w=w).save(tmp_path / "outer", policy=policy))
-    assert policy.error is None
-    assert sv.load(tmp_path / "other-1").keys() == sv.load(tmp_path / "outer-1").keys()
-
-
-def test_two_checkpoints_that_write_one_file_get_an_error(tmp_path: Path) -> None:
-    w = sv.Variable([1.0])
-    policy = Policy(lambda: Calling)
-    other = sv.Checkpoint(w=w, calling=Calling())
-    manager = sv.CheckpointManager(sv.Checkpoint(w=w), tmp_path, 2)
-    policy = Policy(sv.CheckpointManager(other, tmp_path, 2).save)
-    in_time(
-        lambda: manager.save(options=sv.CheckpointOptions(experimental_sharding_callback=policy))
-    )
-    assert isinstance(policy.error, LockHeld)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")

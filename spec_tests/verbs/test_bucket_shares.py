@@ -5,7 +5,6 @@ A bucket has no locks: the processes that commit the same run at the same time a
 conditional put of the index alone.
 """
 
-import threading
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,7 +16,6 @@ import shardvar as sv
 from shardvar.errors import (
     CheckpointError,
     CheckpointNotFound,
-    IncompleteCheckpoint,
     LockHeld,
     MissingFile,
     ServerError,
@@ -66,46 +64,6 @@ def seed_of(bucket: MemoryBucket) -> int:
         np.array_equal(found[key], expected[key]) for key in found
     )
     return seed
-
-
-def test_processes_that_share_a_bucket_save_one_checkpoint_and_then_another() -> None:
-    """They save at the same time, and each returns once the checkpoint is in place; nothing else
-    stays."""
-    bucket = MemoryBucket()
-    for seed in (1, 2):
-        errors: list[BaseException] = []
-
-        def save(process: int, seed: int = seed, errors: list[BaseException] = errors) -> None:
-            try:
-                tensors = demo_share(seed, process, COUNT)
-                sv.save_shards(URL, tensors, process=process, num_processes=COUNT, run=str(seed))
-                assert int(sv.load(URL)["step"]) == seed
-            except BaseException as error:  # noqa: BLE001 - shown below
-                errors.append(error)
-
-        with in_bucket(bucket):
-            threads = [threading.Thread(target=save, args=(process,)) for process in range(COUNT)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        assert not errors and seed_of(bucket) == seed and len(bucket.files) == COUNT + 1
-
-
-def test_until_the_commit_the_old_checkpoint_is_there() -> None:
-    bucket = saved(2)
-    assert seed_of(bucket) == 1
-    with (
-        in_bucket(bucket),
-        pytest.raises(IncompleteCheckpoint, match="Process 3 of 4 did not save"),
-    ):
-        for process in range(3):
-            tensors = demo_share(3, process, 4)
-            sv.save_shards(URL, tensors, process=process, num_processes=4, run="3", commit=False)
-        sv.commit_shards(URL, num_processes=4, run="3")
-    assert seed_of(bucket) == 1
-    commit(bucket, 2)
-    assert seed_of(bucket) == 2
 
 
 @pytest.mark.parametrize("takes_effect", [False, True], ids=["before", "after"])

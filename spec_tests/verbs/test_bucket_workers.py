@@ -89,21 +89,6 @@ def data_files(bucket: MemoryBucket) -> list[bytes]:
 
 
 @pytest.mark.parametrize("executor", [Elsewhere, ThreadPoolExecutor])
-def test_a_reshard_by_workers_uploads_the_same_files(executor: Any, bucket: MemoryBucket) -> None:
-    """From URL to URL, several files at a time; verify, digest and diff of URLs are those of one
-    process."""
-    with in_bucket(bucket), executor() as workers:
-        sv.reshard(SOURCE, TARGET, **OPTIONS)
-        alone = data_files(bucket)
-        report = sv.reshard(SOURCE, TARGET, force=True, executor=workers, **OPTIONS)
-        assert report.num_files == 5 and report.reused_files == 0 and data_files(bucket) == alone
-        assert sv.verify(TARGET, executor=workers) == sv.verify(TARGET)
-        assert sv.digest(TARGET, executor=workers) == sv.digest(TARGET)
-        assert sv.diff(SOURCE, TARGET, executor=workers).equal
-    assert not any(key.endswith(".done") for key in bucket.files)
-
-
-@pytest.mark.parametrize("executor", [Elsewhere, ThreadPoolExecutor])
 @pytest.mark.parametrize(
     "format", ["shardvar", "safetensors", "tensorflow", "torch", "npz", "zarr"]
 )

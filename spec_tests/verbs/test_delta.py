@@ -2,7 +2,6 @@
 and nothing else is ever committed."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -286,16 +285,6 @@ def test_a_damaged_base_is_called_damaged(three: Path) -> None:
     assert names(three) == before
 
 
-def test_a_format_that_cannot_hold_the_result_is_refused_with_what_apply_can_do(
-    three: Path,
-) -> None:
-    before = names(three)
-    with pytest.raises(UnsupportedError, match="cannot hold 'name'") as caught:
-        sv.apply(three / "a", three / "d", three / "c.safetensors")
-    assert "exclude" not in caught.value.remedy and "--format" in caught.value.remedy
-    assert names(three) == before
-
-
 def test_a_dry_run_writes_nothing(three: Path) -> None:
     before = names(three)
     assert sv.apply(three / "a", three / "d", three / "c", dry_run=True).num_tensors == 3
@@ -431,29 +420,6 @@ def test_a_long_chain_needs_few_open_files(tmp_path: Path) -> None:
         sv.delta(tmp_path / "v0", tmp_path / "last", tmp_path / "d1", force=True)
         with pytest.raises(CheckpointError, match="replaced"):
             opened[0].reader.read("changed/w")
-
-
-def test_the_folder_of_many_deltas_is_listed_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in (("a", 0), ("b", 1)):
-        sv.save(tmp_path / name, {"w": np.full(3, value)})
-    paths = [tmp_path / f"d{number}" for number in range(6)]
-    for path in paths:
-        sv.delta(tmp_path / "a", tmp_path / "b", path)
-    scan, listed = os.scandir, list[str]()
-
-    def counted(folder: str) -> Any:
-        listed.append(folder)
-        return scan(folder)
-
-    monkeypatch.setattr(os, "scandir", counted)
-    counts = []
-    for number in (1, 6):
-        listed.clear()
-        assert [each.path for each in find_deltas(paths[:number])] == [*map(str, paths[:number])]
-        counts.append(listed.count(str(tmp_path)))
-    assert counts == [1, 1]
 
 
 # Damage.

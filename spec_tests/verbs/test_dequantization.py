@@ -107,7 +107,6 @@ def random_bytes(data: st.DataObject, shape: tuple[int, ...], most: int = 255) -
 
 PLACES = ["m.safetensors", "m", "m.pt", "m.index"]
 """One file without checksums, slices with checksums of runs, an archive, a table of TensorFlow."""
-STORED = {"m.index": "tensorflow"}
 
 
 def save(path: Path, tensors: dict[str, Array], parts: int) -> None:
@@ -201,17 +200,6 @@ def test_every_weight_of_eight_bits_with_every_exponent(tmp_path: Path, kind: An
     assert fits.sum() > 230
 
 
-def test_every_byte_of_two_numbers_with_every_exponent(tmp_path: Path) -> None:
-    blocks = np.tile(np.arange(256, dtype=np.uint8).reshape(16, 16), (253, 1, 1))
-    scales = np.tile(np.arange(253, dtype=np.uint8)[:, None], (1, 16))
-    sv.save(tmp_path / "m.safetensors", {"x.blocks": blocks, "x.scales": scales})
-    for dtype in ("float32", "bfloat16"):
-        found = sv.load(tmp_path / "m.safetensors", dequantize=dtype)["x"]
-        values = np.array(FP4 + [-value for value in FP4])
-        pairs = np.stack([values[np.arange(256) & 15], values[np.arange(256) >> 4]], 1).reshape(-1)
-        assert same(found, pairs[None, :] * 2.0 ** (np.arange(253.0) - 127)[:, None], dtype)
-
-
 W = np.arange(12, dtype=np.uint8).reshape(3, 4).view(E4M3)
 
 
@@ -247,20 +235,6 @@ def test_packed_numbers_without_an_axis_of_blocks(tmp_path: Path) -> None:
     with sv.open_checkpoint(tmp_path / "m", dequantize="float32") as reader:
         assert same(reader.read("w.weight"), exact, "float32")
         assert same(reader.read("w.weight", np.s_[1:4, 7:91]), exact[1:4, 7:91], "float32")
-
-
-def test_other_tensors_and_a_read_without_the_option_do_not_change(tmp_path: Path) -> None:
-    tensors = {
-        "norm.weight": np.arange(5, dtype=np.float32),
-        "w.weight": W,
-        "w.weight_scale_inv": np.ones((1, 1), np.float32),
-    }
-    sv.save(tmp_path / "m", tensors)
-    for key, array in sv.load(tmp_path / "m").items():
-        assert array.tobytes() == tensors[key].tobytes()
-    found = sv.load(tmp_path / "m", dequantize=True)
-    assert found["norm.weight"].tobytes() == tensors["norm.weight"].tobytes()
-    assert sv.load(tmp_path / "m", ["w.weight"], dequantize=True).keys() == {"w.weight"}
 
 
 @pytest.mark.parametrize("name", ["dtype", "torch_dtype"])

@@ -232,29 +232,6 @@ def test_a_step_that_changed_nothing_is_a_delta(dialect: str, tmp_path: Path) ->
         sv.reshard(path, tmp_path / "x.npz")
 
 
-def test_trl_has_no_delta_without_tensors(tmp_path: Path) -> None:
-    two(tmp_path)
-    with pytest.raises(UnsupportedError, match="Nothing changed"):
-        publish(tmp_path, "trl", "b.safetensors")
-    assert not (tmp_path / WRITTEN["trl"]).exists()
-
-
-def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
-    two(tmp_path)
-    report = sv.delta(
-        tmp_path / "a",
-        tmp_path / "b.safetensors",
-        tmp_path / "weight_v000002",
-        dialect="slime",
-        dry_run=True,
-    )
-    assert report.stored_nbytes and report.dialect == "slime"
-    assert not (tmp_path / "weight_v000002").exists()
-    path = publish(tmp_path, "slime")
-    assert len(sv.apply(tmp_path / "a", path, tmp_path / "c", dry_run=True).notes) == 2
-    assert not [*tmp_path.glob("c*")]
-
-
 # What a dialect cannot say.
 
 
@@ -555,16 +532,3 @@ def test_any_format_is_a_base(base: str, tmp_path: Path) -> None:
     # In the place of the base.
     sv.apply(tmp_path / base, delta, tmp_path / base, force=True)
     assert octets(sv.load(tmp_path / base)) == octets(b)
-
-
-def test_a_result_carries_its_own_digests_if_the_base_carries_some(tmp_path: Path) -> None:
-    a, b = two(tmp_path)
-    sv.save(tmp_path / "a.safetensors", a, digest=True)
-    delta = slime_delta(tmp_path / "d", a, b)
-    report = sv.apply(tmp_path / "a.safetensors", delta, tmp_path / "c.safetensors")
-    assert report.digests == f"It carries the digests of {len(b)} tensors, computed again."
-    with sv.open_checkpoint(tmp_path / "c.safetensors") as reader:
-        carried = dict(reader.digests)
-    sv.save(tmp_path / "b.safetensors", b)
-    assert carried == sv.digest(tmp_path / "b.safetensors").tensors
-    assert not sv.verify(tmp_path / "c.safetensors").damages

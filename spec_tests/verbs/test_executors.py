@@ -34,7 +34,6 @@ from shardvar.errors import (
     ServerError,
     ShardvarError,
     StorageError,
-    TargetExists,
     UnsupportedError,
     WorkerLost,
 )
@@ -278,19 +277,6 @@ def test_an_interrupt_cancels_what_has_not_begun_and_keeps_what_is_finished(
     assert sv.diff(source, tmp_path / "out").equal
 
 
-def test_damage_that_a_worker_finds_is_raised_and_nothing_is_left(
-    source: Path, tmp_path: Path, workers: Executor
-) -> None:
-    data = next(tmp_path.glob("source.svdata-*"))
-    octets = bytearray(data.read_bytes())
-    octets[100] ^= 1
-    data.write_bytes(octets)
-    before = set(os.listdir(tmp_path))
-    with pytest.raises(CorruptCheckpoint, match="do not have the checksum that the index gives"):
-        sv.reshard(source, tmp_path / "out", policy=BalancedPolicy(3), executor=workers)
-    assert set(os.listdir(tmp_path)) == before
-
-
 def test_a_worker_of_another_release_refuses() -> None:
     check_version(sv.__version__)
     with pytest.raises(
@@ -331,27 +317,6 @@ def test_a_worker_refuses_files_that_are_not_those_of_the_plan(
     ):
         sv.reshard(source, tmp_path / "out", policy=BalancedPolicy(3), executor=threads)
     assert not list(tmp_path.glob("out*"))
-
-
-def test_a_worker_refuses_a_replaced_file_of_a_folder_below_the_checkpoint(tmp_path: Path) -> None:
-    """The files of arrays of Zarr lie in folders of their own."""
-    sv.save(tmp_path / "model.zarr", {"w": np.arange(6.0)})
-    found = find_checkpoint(tmp_path / "model.zarr")
-    source = found.open()
-    (entries,) = source.index.scan()
-    payloads = executors.Payloads.of(executors.Opening(found), source, entries)
-    source.close()
-    with payloads.opened(sv.__version__):
-        pass
-    (name,) = {name for name, _ in payloads.files.values()}
-    (tmp_path / "model.zarr" / name).write_bytes(
-        (tmp_path / "model.zarr" / name).read_bytes() + b"x"
-    )
-    with (
-        pytest.raises(CorruptCheckpoint, match="is another file here, .*or was replaced"),
-        payloads.opened(sv.__version__),
-    ):
-        pass
 
 
 def test_what_cannot_be_submitted_to_is_refused_before_anything_is_written(
@@ -428,14 +393,6 @@ def test_a_join_is_written_by_workers(
     assert sv.diff(tmp_path / "here", tmp_path / "there").num_equal == len(MODEL)
     joined = sv.load(tmp_path / "there")["w0"]
     assert np.array_equal(joined, np.concatenate([MODEL["w0"], rows["w0"]]))
-
-
-def test_a_target_that_exists_is_refused_before_a_task_is_sent(
-    source: Path, tmp_path: Path
-) -> None:
-    sv.save(tmp_path / "out", MODEL)
-    with pytest.raises(TargetExists):
-        sv.reshard(source, tmp_path / "out", executor=Deadly())
 
 
 def kinds_of_errors(root: type[ShardvarError] = ShardvarError) -> Iterator[type[ShardvarError]]:
@@ -627,21 +584,6 @@ def test_reports_do_not_depend_on_who_reads(
         assert sv.diff(place / "a", place / "b", executor=executor) == sv.diff(
             place / "a", place / "b"
         )
-
-
-def test_portions_are_all_rows_in_order_within_their_bounds() -> None:
-    rng = np.random.default_rng(0)
-    for nbytes in (
-        np.zeros(0, np.int64),
-        rng.integers(0, 100 << 20, 300),
-        np.zeros(200_000, np.int64),
-    ):
-        found = list(executors.portions(nbytes))
-        assert np.array_equal(
-            np.concatenate([np.zeros(0, np.int64), *found]), np.arange(len(nbytes))
-        )
-        assert all(len(rows) == 1 or nbytes[rows].sum() <= 64 << 20 for rows in found)
-        assert all(0 < len(rows) <= 1 << 16 for rows in found)
 
 
 # --- The command line

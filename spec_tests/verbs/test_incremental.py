@@ -143,26 +143,6 @@ def test_bits_that_an_element_does_not_use_are_kept(tmp_path: Path) -> None:
         assert sv.load(tmp_path / "b")["q"].tobytes() == new.tobytes()
 
 
-@pytest.mark.parametrize("digest", [False, True])
-def test_the_base_may_carry_digests_or_not_and_the_new_checkpoint_does(
-    digest: bool, tmp_path: Path
-) -> None:
-    sv.save(tmp_path / "a", tensors(0, 1, 3))
-    if digest:
-        sv.save(tmp_path / "a", tensors(0, 1, 3), base=tmp_path / "a")
-    with mock.patch("shardvar.verbs.incremental.digests_of", wraps=_digests_of) as asked:
-        report = sv.save(tmp_path / "b", tensors(0, 1, 5), base=tmp_path / "a")
-    assert report.num_referred == 2 and asked.call_count == (1 if digest else 2)
-    with sv.open_checkpoint(tmp_path / "b") as reader:
-        assert dict(reader.metadata.digests) == dict(sv.digest(tmp_path / "b").tensors)
-
-
-def _digests_of(*arguments: Any, **options: Any) -> Any:
-    from shardvar.verbs.compare.digest import digests_of
-
-    return digests_of(*arguments, **options)
-
-
 def test_a_partition_is_of_what_is_written_and_must_fit_all(tmp_path: Path) -> None:
     sv.save(tmp_path / "a", tensors(0, 1, 2))
     cut = {"w0": 3, "w1": 2}
@@ -172,44 +152,12 @@ def test_a_partition_is_of_what_is_written_and_must_fit_all(tmp_path: Path) -> N
         sv.save(tmp_path / "b", tensors(0, 0, 2), base=tmp_path / "a", partition={"v": 2})
 
 
-def test_a_reshard_makes_a_checkpoint_whole(tmp_path: Path) -> None:
-    model = three(tmp_path)
-    sv.reshard(tmp_path / "c", tmp_path / "whole")
-    assert {name.split(".")[0] for name in files_of(tmp_path / "whole")} == {"whole"}
-    remove_all(tmp_path)
-    assert_whole(tmp_path, {"whole": model["c"]})
-    assert strays(tmp_path) == set()
-
-
-def test_a_reshard_again_takes_no_file_name_that_is_needed(tmp_path: Path) -> None:
-    """The generation of a reshard is a digest of what it writes, the same the second time."""
-    sv.save(tmp_path / "a", tensors(0, 1))
-    sv.reshard(tmp_path / "a", tmp_path / "b")
-    sv.save(tmp_path / "c", tensors(0, 1), base=tmp_path / "b")
-    (file,) = files_of(tmp_path / "c")
-    sv.remove(tmp_path / "b")
-    before = os.stat(tmp_path / file)
-    for _ in range(2):
-        sv.reshard(tmp_path / "a", tmp_path / "b", force=True)
-        assert os.stat(tmp_path / file) == before
-        assert file not in files_of(tmp_path / "b")
-    assert_whole(tmp_path, {name: tensors(0, 1) for name in "abc"})
-
-
 def test_what_is_damaged_in_the_base_is_written(tmp_path: Path) -> None:
     sv.save(tmp_path / "a", tensors(0, 1), policy=sv.BalancedPolicy(2))
     first = next(name for name in files_of(tmp_path / "a") if "-00000-of" in name)
     os.truncate(tmp_path / first, 3)
     assert sv.save(tmp_path / "b", tensors(0, 1), base=tmp_path / "a").num_referred == 1
     assert are_equal(sv.load(tmp_path / "b"), tensors(0, 1))
-
-
-def test_a_checkpoint_may_be_its_own_base(tmp_path: Path) -> None:
-    for numbers in (0, 1, 2), (0, 1, 3), (0, 2, 3), (0, 2, 3), (4, 5, 3):
-        base = {"base": tmp_path / "a"} if (tmp_path / "a.svindex").exists() else {}
-        sv.save(tmp_path / "a", tensors(*numbers), **base)
-        assert_whole(tmp_path, {"a": tensors(*numbers)})
-        assert strays(tmp_path) == set()
 
 
 def test_files_that_are_renamed_or_copied_together_keep_their_meaning(tmp_path: Path) -> None:
@@ -276,17 +224,6 @@ def test_verify_and_load_name_the_file_that_lacks_and_whose_it_is(tmp_path: Path
     report = sv.verify(tmp_path / "c")
     assert not report.ok and any("a file of 'a'" in each.message for each in report.damages)
     assert are_equal(sv.load(tmp_path / "c", ["w1"]), {"w1": VALUES[2]})
-
-
-def test_a_base_that_was_written_again_with_other_bytes_is_found(tmp_path: Path) -> None:
-    three(tmp_path)
-    name = next(name for name in files_of(tmp_path / "c") if name.startswith("a."))
-    octets = bytearray((tmp_path / name).read_bytes())
-    octets[0] ^= 1
-    (tmp_path / name).write_bytes(octets)
-    with pytest.raises(CorruptCheckpoint):
-        sv.load(tmp_path / "c")
-    assert not sv.verify(tmp_path / "c").ok
 
 
 def test_inspect_says_what_a_checkpoint_needs(run: Run, tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from shardvar.errors import (
     CheckpointError,
     CheckpointNotFound,
     CorruptCheckpoint,
-    MissingFile,
 )
 from shardvar.planning.index import EntryTable, concatenate_entries
 from shardvar.testing.arrays import tilings
@@ -29,6 +28,7 @@ from shardvar.verbs.together import share_hashes
 from shardvar.wire.crc import CRC32C
 from spec_tests.helpers.incremental_stage import are_equal, assert_whole, strays
 from spec_tests.helpers.shared_saves import demo_share, demo_tensors, save_all, shard_of
+from spec_tests.helpers.thoroughness import phase, stride
 
 LEAF = 1 << 20
 MAKING = ("array", "columns", "lazy", "rows")
@@ -210,18 +210,6 @@ def test_fewer_processes_refer_to_the_slices_of_many_and_more_write_theirs(tmp_p
     )
 
 
-def test_a_reference_names_the_file_that_holds_the_bytes(tmp_path: Path) -> None:
-    save_all(tmp_path / "0", rows(TABLE, 2), "0")
-    for number in range(1, 6):
-        report = save_all(
-            tmp_path / f"{number}", rows(TABLE, 2), f"{number}", base=tmp_path / f"{number - 1}"
-        )
-        assert (report.num_referred, report.nbytes, report.num_files) == (1, 0, 0)
-        _, files = entries_of(tmp_path / f"{number}")
-        assert [name[:9] for name in files] == ["0.svdata-"] * 2
-    assert len(os.listdir(tmp_path)) == 8
-
-
 @pytest.mark.parametrize("made", MAKING)
 def test_pieces_of_many_leaves_and_runs_are_compared_whole(made: str, tmp_path: Path) -> None:
     """However their values are there, and wherever the element is that changes."""
@@ -303,16 +291,6 @@ def test_replicas_are_compared_by_the_process_that_writes_them(tmp_path: Path) -
     assert are_equal(sv.load(tmp_path / "c"), {"w": TABLE})
 
 
-def test_a_checkpoint_may_be_its_own_base(tmp_path: Path) -> None:
-    save_all(tmp_path / "a", rows(TABLE, 2), "0")
-    for number in range(1, 5):
-        changed = TABLE.copy()
-        changed[number % 2 * 12] = number
-        save_all(tmp_path / "a", rows(changed, 2), f"{number}", base=tmp_path / "a")
-        assert_whole(tmp_path, {"a": {"w": changed}})
-        assert strays(tmp_path) == set()
-
-
 def test_what_is_missing_in_the_base_is_written(tmp_path: Path) -> None:
     save_all(tmp_path / "a", rows(TABLE, 2), "1")
     _, files = entries_of(tmp_path / "a")
@@ -331,22 +309,6 @@ def test_damage_in_bytes_that_are_compared_is_an_error_that_names_the_base(tmp_p
     with pytest.raises(CorruptCheckpoint, match=r"a\.svindex.*'w'"):
         save_all(tmp_path / "b", rows(TABLE, 2), "2", base=tmp_path / "a")
     assert not (tmp_path / "b.svindex").exists()
-
-
-def test_verify_and_load_name_the_file_of_the_base_that_is_lost(tmp_path: Path) -> None:
-    save_all(tmp_path / "a", rows(TABLE, 2), "1")
-    changed = TABLE.copy()
-    changed[0] = 9
-    save_all(tmp_path / "b", rows(changed, 2), "2", base=tmp_path / "a")
-    sv.remove(tmp_path / "a")
-    _, files = entries_of(tmp_path / "b")
-    (lost,) = [name for name in files if name.startswith("a.")]
-    octets = (tmp_path / lost).read_bytes()
-    (tmp_path / lost).write_bytes(octets[:-1] + b"x")
-    assert lost in str(sv.verify(tmp_path / "b").damages)
-    (tmp_path / lost).unlink()
-    with pytest.raises(MissingFile, match="a file of 'a', to which this checkpoint refers"):
-        sv.load(tmp_path / "b")
 
 
 # --- Errors
@@ -467,7 +429,8 @@ def test_two_jobs_save_from_one_base_at_the_same_time(tmp_path: Path) -> None:
     base = tmp_path / "base"
     shares = [demo_share(1, process, 2) for process in range(2)]
     save_all(base, shares, "1")
-    for order in itertools.permutations([("a", 0), ("a", 1), ("b", 0), ("b", 1)]):
+    orders = [*itertools.permutations([("a", 0), ("a", 1), ("b", 0), ("b", 1)])]
+    for order in orders[phase(5) :: stride(5)]:
         seen: set[str] = set()
         for name, process in order:
             sv.save_shards(

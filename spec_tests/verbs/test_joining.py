@@ -384,17 +384,6 @@ def test_parts_on_a_mesh_are_joined_where_its_devices_hold_them(tmp_path: Path, 
     assert np.array_equal(sv.load(tmp_path / "out")["w"], W) and report.nbytes == W.nbytes
 
 
-def test_uneven_parts_on_a_mesh_are_joined(tmp_path: Path) -> None:
-    """The extents are those of the parts, as DTensor and FSDP leave them."""
-    paths = []
-    for rank, rows in enumerate(np.array_split(W, [3])):
-        for column, part in enumerate(np.array_split(rows, [4], axis=1)):
-            paths.append(tmp_path / f"rank{2 * rank + column}.npz")
-            sv.save(paths[-1], {"w": np.ascontiguousarray(part)})
-    sv.reshard(paths, tmp_path / "out.npz", concat={"w": (MESH, ("dp", "tp"))})
-    assert np.array_equal(sv.load(tmp_path / "out.npz")["w"], W)
-
-
 @pytest.mark.parametrize(
     ("spec", "last", "rule", "words"),
     [
@@ -457,17 +446,3 @@ def test_the_command_joins_what_a_mesh_holds(
     assert main([*command, "--mesh", "dp=2,pp=1,tp=2", "--shards", "w=dp,-"]) == 0
     assert "1 tensor in 2 slices" in capsys.readouterr().out
     assert np.array_equal(sv.load(tmp_path / "out")["w"], W)
-
-
-def test_compressed_parts_are_joined(tmp_path: Path) -> None:
-    """Each part is decompressed by its own source, whatever its number there."""
-    rows = np.arange(60.0).reshape(12, 5)
-    for number, part in enumerate(np.split(rows, [3, 7])):
-        np.savez_compressed(
-            tmp_path / f"{number}.npz", a=np.zeros(number + 1), w=part, z=np.ones(2)
-        )
-    sources = [tmp_path / f"{number}.npz" for number in range(3)]
-    sv.reshard(sources, tmp_path / "all", concat={"w": 0, "a": 0, "z": 0})
-    found = sv.load(tmp_path / "all")
-    assert np.array_equal(found["w"], rows) and found["a"].shape == (6,)
-    assert np.array_equal(found["z"], np.ones(6))

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.errors import ArgumentError, CorruptCheckpoint, StorageError, UnsupportedError
+from shardvar.errors import ArgumentError, CorruptCheckpoint, StorageError
 from shardvar.formats.table import all_formats
 from shardvar.verbs import lazy as lazy_module
 from spec_tests.helpers.hypothesis_strategies import NUMBERS, Array, arrays, keys, same
@@ -155,23 +155,6 @@ def test_lazy_arrays_of_any_dtype_and_shape_are_saved_as_arrays_are(data: st.Dat
     check_once(lazy, made)
 
 
-def test_single_files_have_the_same_bytes(tmp_path: Path) -> None:
-    full = {"a": np.arange(600.0).reshape(30, 20), "b": np.ones(3, bool), "c": np.float32([[1]])}
-    for ending in ("safetensors", "npz", "pt"):
-        lazy = {key: sv.lazy(a.shape, a.dtype, np.copy, a) for key, a in full.items()}
-        sv.save(tmp_path / f"eager.{ending}", full)
-        sv.save(tmp_path / f"lazy.{ending}", lazy)
-        bytes_of = [(tmp_path / f"{name}.{ending}").read_bytes() for name in ("eager", "lazy")]
-        assert bytes_of[0].replace(b"eager", b"lazy!") == bytes_of[1].replace(b"lazy", b"lazy!"[:4])
-
-
-def test_whole_chunks_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lazy_module, "PORTION_NBYTES", 100)
-    value = Stored("a", np.arange(40.0).reshape(20, 2), Made(), chunk=4)  # 6 rows in 100 bytes
-    sv.save(tmp_path / "m.safetensors", {"a": value})
-    assert value.reads == [(0, 4), (4, 8), (8, 12), (12, 16), (16, 20)]
-
-
 @pytest.mark.parametrize("form", [form for n, form in enumerate(FORMATS) if is_due(n, 3)])
 def test_lazy_arrays_in_a_bucket(form: str) -> None:
     made = Made()
@@ -199,14 +182,6 @@ def test_local_shards_may_be_lazy(tmp_path: Path) -> None:
         )  # fmt: skip
     assert np.array_equal(sv.load(tmp_path / "m")["t"], full)
     assert made.count == {"t0": 1, "t1": 1} and made.most == 1
-
-
-def test_a_plan_that_fails_makes_nothing(tmp_path: Path) -> None:
-    made = Made()
-    lazy = {"a": lazy_of("a", np.ones((4, 4), np.complex64), made, False)}
-    with pytest.raises(UnsupportedError):
-        sv.save(tmp_path / "m.safetensors", lazy | {"b": np.zeros(3, np.complex128)})
-    assert not made.count and not list(tmp_path.iterdir())
 
 
 def test_values_that_a_policy_reads_are_made_once(tmp_path: Path) -> None:
@@ -261,15 +236,6 @@ def test_errors_of_a_source_keep_their_kind(tmp_path: Path) -> None:
         ):
             sv.save(tmp_path / "m", {"w": sv.lazy((2,), "int32", fails, kind)})
     assert not [each for each in tmp_path.iterdir() if not each.name.endswith(".lock")]
-
-
-def test_a_wrong_portion_is_an_error_that_names_its_rows(tmp_path: Path) -> None:
-    class Short(Stored):
-        def __getitem__(self, rows: slice) -> Array:
-            return super().__getitem__(rows)[: max(rows.stop - rows.start - 1, 0)]
-
-    with pytest.raises(ArgumentError, match=r"gives float64\[3, 2\]"):
-        sv.save(tmp_path / "m", {"w": Short("w", np.ones((4, 2)), Made())})
 
 
 def test_a_function_is_refused_with_the_way_to_give_it(tmp_path: Path) -> None:

@@ -69,20 +69,6 @@ def test_a_precision_does_not_hide_the_steps() -> None:
     assert in_series(["bf16-step-9", "bf16-step-10"]) == ["bf16-step-9", "bf16-step-10"]
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["ckpt-{}", "step_{}.npz", "checkpoint-{}/model.safetensors", "global_step{}/weights", "iter_{:07}/x",
-     "{}/default/m", "checkpoints/step-{}/model.npz", "epoch=0-step={}.npz"],
-)  # fmt: skip
-def test_the_last_step_is_the_newest_in_every_layout(name: str, tmp_path: Path) -> None:
-    save_steps(tmp_path, name)
-    found = [each.path for each in find_below(look_at(tmp_path))]
-    assert [int(sv.load(path)["step"]) for path in found] == sorted(STEPS)
-    assert newest_step(tmp_path) == 100
-    with pytest.raises(AmbiguousPath, match="newest_checkpoint"):
-        sv.load(tmp_path)
-
-
 def test_the_state_file_decides_before_the_numbers(tmp_path: Path) -> None:
     save_steps(tmp_path, "ckpt-{}")
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "ckpt-9"\n')
@@ -271,15 +257,6 @@ def test_a_folder_of_too_many_folders_is_refused(
         sv.load(tmp_path)
 
 
-@pytest.mark.parametrize("command", ["inspect", "verify", "digest"])
-def test_commands_take_the_newest(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    save_steps(tmp_path, "step-{}")
-    assert main([command, str(tmp_path), "--latest"]) == 0
-    assert "step-100" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("path", ["run", "run/7", "run/7/default", "run/7/default/_METADATA"])
 def test_a_step_of_orbax_is_one_checkpoint_whichever_path_leads_to_it(
     path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -297,28 +274,6 @@ def test_a_step_of_orbax_is_one_checkpoint_whichever_path_leads_to_it(
         == sv.verify(tmp_path / path).outcomes["w"]
         == "ok"
     )
-
-
-def test_reshard_and_show_take_the_newest(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    save_steps(tmp_path / "runs", "step-{}")
-    assert main(["reshard", str(tmp_path / "runs"), str(tmp_path / "out.npz"), "--latest"]) == 0
-    assert int(sv.load(tmp_path / "out.npz")["step"]) == 100
-    capsys.readouterr()
-    assert main(["show", str(tmp_path / "runs"), "step", "--latest"]) == 0
-    assert "100" in capsys.readouterr().out
-
-
-def test_the_list_is_json_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save_steps(tmp_path, "step-{}")
-    assert main(["inspect", str(tmp_path), "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out)["checkpoints"]
-    assert [(Path(each["path"]).name, each["newest"], each["finished"]) for each in listed] == [
-        ("step-9", False, True),
-        ("step-10", False, True),
-        ("step-100", True, True),
-    ]
 
 
 def test_the_list_has_what_each_checkpoint_holds_and_says_which_is_broken(
@@ -376,27 +331,6 @@ def test_a_terminal_lists_the_last_checkpoints(columns: int, tmp_path: Path, run
     assert "10 before these, from" in out and "step-10 " not in out and "step-11 " in out
     assert all(f"step-{number} " in whole for number in range(1, 31))
     assert all(len(line) <= columns or str(tmp_path) in line for line in out.splitlines())
-
-
-def test_a_path_in_the_list_means_one_checkpoint(tmp_path: Path, run: Run) -> None:
-    """Where two formats share a prefix, the list has the file of the index, which opens."""
-    sv.save(tmp_path / "model", {"w": np.ones(2)})
-    sv.save(tmp_path / "model.npz", {"w": np.ones(2)})
-    paths = [each["path"] for each in run("inspect", tmp_path, "--json").json["checkpoints"]]
-    assert {Path(path).name for path in paths} == {"model.svindex", "model.npz"}
-    assert all(run("inspect", path, "--json").json["num_tensors"] == 1 for path in paths)
-
-
-def test_a_checkpoint_that_is_a_folder_is_named_by_the_folder(tmp_path: Path) -> None:
-    for step in STEPS:
-        sv.save(tmp_path / f"step-{step}", {"step": np.array(step)}, format="torch")
-    with pytest.raises(AmbiguousPath) as caught:
-        sv.load(tmp_path)
-    assert ".metadata" not in caught.value.cause and str(tmp_path / "step-9") in caught.value.cause
-    assert (
-        sv.newest_checkpoint(tmp_path) == str(tmp_path / "step-100")
-        and newest_step(tmp_path) == 100
-    )
 
 
 @pytest.mark.parametrize("path", ["run", "run/20"])
@@ -472,23 +406,6 @@ def test_a_link_named_latest_is_a_pointer(tmp_path: Path, run: Run) -> None:
     (tmp_path / "latest").symlink_to("step-9")
     assert newest_step(tmp_path) == 9
     assert "since latest names step-9" in run("inspect", tmp_path, "--latest").err
-
-
-@pytest.mark.parametrize("names", [["unet", "vae", "encoder_2"], ["f4.npz", "model.npz"]])
-def test_one_numbered_name_among_others_is_not_the_newest(names: list[str], tmp_path: Path) -> None:
-    for name in names:
-        path = tmp_path / name if "." in name else tmp_path / name / "model.npz"
-        sv.save(path, {"step": np.array(1)})
-    with pytest.raises(AmbiguousPath, match="Nothing tells"):
-        sv.newest_checkpoint(tmp_path)
-
-
-def test_the_components_of_a_pipeline_are_no_series(tmp_path: Path) -> None:
-    save_steps(tmp_path, "text_encoder_{}/model.npz", (2, 3))
-    with pytest.raises(AmbiguousPath, match="Nothing tells"):
-        sv.newest_checkpoint(tmp_path)
-    save_steps(tmp_path, "checkpoint-{}/model.npz", (5, 10))
-    assert newest_step(tmp_path) == 10
 
 
 WRITTEN = [

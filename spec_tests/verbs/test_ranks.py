@@ -138,18 +138,6 @@ def test_a_folder_has_the_checkpoint_of_each_rank(tmp_path: Path) -> None:
     assert "The numbers in the names are not in order: 1, 0." in said
 
 
-def test_nothing_is_written_if_one_of_the_targets_exists(tmp_path: Path) -> None:
-    sv.save(tmp_path / "one", joined(ranks_of(2, 1)))
-    sv.save(tmp_path / "out-1", {"x": np.arange(2)})
-    split = sv.Map(SPLIT, sizes={"rank": 2})
-    said = told(
-        ShardvarError, lambda: sv.reshard(tmp_path / "one", tmp_path / "out-{rank}", map=split)
-    )
-    assert f"{tmp_path / 'out-1'} exists" in said and not list(tmp_path.glob("out-0*"))
-    sv.reshard(tmp_path / "one", tmp_path / "out-{rank}", map=split, force=True)
-    assert sv.load(tmp_path / "out-1").keys() == ranks_of(2, 1)[1].keys()
-
-
 @pytest.mark.parametrize("lacking", [0, 1, 2])
 def test_a_tensor_that_a_rank_lacks_is_named(tmp_path: Path, lacking: int) -> None:
     """Also of the last rank, without which the others would make a smaller tensor."""

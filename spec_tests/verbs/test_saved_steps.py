@@ -107,16 +107,6 @@ def test_a_step_is_removed_if_no_rule_keeps_it_and_only_then(
     assert all(not beats(each, best[0]) for each in values if best and each != best[0])
 
 
-def test_the_newest_stays_however_bad_its_value_is(tmp_path: Path) -> None:
-    steps = sv.SavedSteps(tmp_path, keep_last=1, keep_best=2)
-    for number in range(1, 8):
-        steps.save(number, {"w": np.ones(3)}, value=float(number))
-    assert numbers(steps) == [1, 2, 7]
-    assert steps.restore().number == 7
-    best = steps.best()
-    assert best is not None and best.number == 1
-
-
 @pytest.mark.parametrize("mode", ["min", "max"])
 def test_a_restarted_job_knows_the_values(tmp_path: Path, mode: str) -> None:
     values = [0.5, 0.1 + 0.2, math.inf, -0.0, math.nan, 1e-300, None]

@@ -161,19 +161,6 @@ def test_errors_of_the_merge_reach_every_process() -> None:
     assert "process 1" in outcomes[0]
 
 
-def test_a_process_that_fails_ends_the_attempt_for_all() -> None:
-    def broken() -> None:
-        with mock.patch.object(fence, "write_share", side_effect=StorageErrorOfTest):
-            saves_of(1, 2)[1]()
-
-    class StorageErrorOfTest(sv.errors.StorageError):
-        def __init__(self) -> None:
-            super().__init__("The disk is full.", "Free some space.")
-
-    outcomes = together([saves_of(1, 2)[0], broken], lambda number: number - 1)
-    assert not outcomes.count("done")
-
-
 @pytest.mark.parametrize("attempt", [None, "a"])
 @pytest.mark.parametrize("failing", [0, 1, 2])
 def test_a_process_that_fails_before_it_has_a_share_ends_the_attempt_for_all(

@@ -16,7 +16,6 @@ import shardvar as sv
 from shardvar.errors import (
     ArgumentError,
     ArgumentTypeError,
-    CheckpointNotFound,
     CorruptCheckpoint,
     IncompleteCheckpoint,
     InconsistentTensor,
@@ -153,15 +152,6 @@ def test_the_old_checkpoint_is_there_until_the_last_share_is(tmp_path: Path) -> 
     assert sv.load(path)["step"] == 2
 
 
-def test_a_first_save_that_is_not_committed_is_not_a_checkpoint(tmp_path: Path) -> None:
-    sv.save_shards(
-        tmp_path / "ck", demo_share(1, 0, 2), process=0, num_processes=2, run="1", commit=False
-    )
-    for path in (tmp_path, tmp_path / "ck"):
-        with pytest.raises(CheckpointNotFound):
-            sv.load(path)
-
-
 def test_processes_that_did_not_save_are_named(tmp_path: Path) -> None:
     for process in (0, 3):
         share = demo_share(1, process, 5)
@@ -172,18 +162,6 @@ def test_processes_that_did_not_save_are_named(tmp_path: Path) -> None:
         IncompleteCheckpoint, match=r"Processes 1, 2 and 4 of 5 did not save within 0.1 s"
     ):
         sv.commit_shards(tmp_path / "ck", num_processes=5, run="1", timeout=0.1)
-
-
-def test_a_commit_may_be_asked_for_by_every_process(tmp_path: Path) -> None:
-    for process in range(3):
-        share = demo_share(1, process, 3)
-        sv.save_shards(
-            tmp_path / "ck", share, process=process, num_processes=3, run="1", commit=False
-        )
-    reports = [sv.commit_shards(tmp_path / "ck", num_processes=3, run="1") for _ in range(3)]
-    assert {report.num_files for report in reports} == {3}
-    assert {report.num_tensors for report in reports} == {4}
-    assert {report.nbytes for report in reports} == {report.nbytes for report in reports[:1]}
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,8 @@ import shardvar as sv
 from shardvar.errors import (
     ArgumentError,
     CheckpointNotFound,
-    IncompleteCheckpoint,
     InconsistentTensor,
     MissingFile,
-    OverlappingSlices,
     StorageError,
     UnsupportedError,
 )
@@ -193,38 +191,6 @@ def test_shares_that_do_not_fit_are_refused_and_the_old_checkpoint_stays(
     assert_holds(folder, form, 3)
 
 
-@pytest.mark.parametrize("form", ["tensorflow", "torch"])
-@pytest.mark.parametrize(
-    ("starts", "error", "words"),
-    [
-        ([(0, 2), (3, 4)], IncompleteCheckpoint, r"'w' lacks \[2:3\]"),
-        ([(0, 3), (2, 4)], OverlappingSlices, r"overlap in \[2:3\]"),
-    ],
-)
-def test_holes_and_overlaps_are_refused(
-    form: str, starts: list[tuple[int, int]], error: type[Exception], words: str, tmp_path: Path
-) -> None:
-    rows = np.arange(4.0)
-    shares: list[dict[str, Any]] = [{"w": sv.LocalShard(rows[a:b], (a,), (4,))} for a, b in starts]
-    with pytest.raises(error, match=words):
-        save_all(tmp_path / "ck", shares, "1", format=form)
-    with pytest.raises(CheckpointNotFound):
-        sv.load(tmp_path / "ck")
-
-
-@each_format
-def test_of_replicas_that_differ_the_lowest_process_counts_if_the_caller_says_so(
-    form: str, tmp_path: Path
-) -> None:
-    path, folder = place(tmp_path, form)
-    shares: list[dict[str, Any]] = [
-        {"w": np.full(3, process), f"x{process}": np.ones(2)} for process in range(3)
-    ]
-    save_all(path, shares, "1", format=form, replicas="first")
-    assert sv.load(folder)["w"].tolist() == [0, 0, 0]
-    assert not sv.verify(folder).damages
-
-
 @each_format
 def test_the_old_checkpoint_is_there_until_the_last_share_is(form: str, tmp_path: Path) -> None:
     path, folder = place(tmp_path, form)
@@ -240,20 +206,6 @@ def test_the_old_checkpoint_is_there_until_the_last_share_is(form: str, tmp_path
         }
         sv.save_shards(path, shares[process], process=process, num_processes=3, **options)
     assert_holds(folder, form, 2)
-
-
-@each_format
-def test_a_run_is_committed_whoever_asks_and_saved_again(form: str, tmp_path: Path) -> None:
-    path, folder = place(tmp_path, form)
-    options: dict[str, Any] = {"run": "1", "format": form, "num_processes": 2}
-    for seed in (1, 1, 2):
-        shares = shares_of(form, seed, 2)
-        for process in (0, 1, 0, 1):  # started again
-            given = {"process": process, "commit": False, "force": True}
-            sv.save_shards(path, shares[process], **given, **options)
-        reports = [sv.commit_shards(path, **options) for _ in range(2)]
-        assert {(report.num_files, report.num_tensors) for report in reports} == {(2, 5)}
-        assert_holds(folder, form, seed)
 
 
 @each_format

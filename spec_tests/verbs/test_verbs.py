@@ -2,7 +2,6 @@
 else is touched."""
 
 import mmap
-import multiprocessing
 import os
 import re
 import shutil
@@ -21,7 +20,6 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.engine.files import run_task
-from shardvar.engine.write import file_tasks
 from shardvar.errors import (
     ArgumentError,
     CheckpointNotFound,
@@ -50,11 +48,9 @@ from shardvar.planning.policies import (
 from shardvar.planning.slices import Assignment, Capabilities, SliceTable
 from shardvar.storage.local import LocalStorage
 from shardvar.verbs.load import load
-from shardvar.verbs.locate import find_target
 from shardvar.verbs.reader import open_checkpoint
 from shardvar.verbs.reshard import reshard
-from shardvar.verbs.save import save, source_of
-from shardvar.verbs.writing import plan_checkpoint
+from shardvar.verbs.save import save
 from spec_tests.helpers.hypothesis_strategies import (
     NUMBERS,
     Array,
@@ -303,13 +299,6 @@ def test_values_that_cannot_be_stored_are_refused_by_key(tmp_path: Path) -> None
         with pytest.raises(ArgumentError, match="key"):
             save(tmp_path / "m", {key: np.zeros(2)})  # type: ignore[dict-item]
     assert files_of(tmp_path) == {}
-
-
-def test_a_matrix_is_an_array(tmp_path: Path) -> None:
-    with pytest.warns(PendingDeprecationWarning):
-        matrix = np.matrix([[1, 2], [3, 4]])
-    save(tmp_path / "m", {"m": matrix})
-    check_same(load(tmp_path / "m"), {"m": np.asarray(matrix)})
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -637,21 +626,6 @@ def test_to_its_own_layout_is_a_copy(data: st.DataObject) -> None:
         assert contents[0] == contents[1]
 
 
-def test_slices_stay_as_they_are_unless_something_else_is_said(tmp_path: Path) -> None:
-    save(tmp_path / "a", table(), partition=3)
-    reshard(tmp_path / "a", tmp_path / "b")
-    with open_checkpoint(tmp_path / "a") as a, open_checkpoint(tmp_path / "b") as b:
-        for key in table():
-            rows = [
-                [each.slices[row] for row in range(len(each))]
-                for each in (a.find(key), b.find(key))
-            ]
-            assert rows[0] == rows[1]
-    reshard(tmp_path / "a", tmp_path / "c", partition={"*/kernel": 5})
-    with open_checkpoint(tmp_path / "c") as c:
-        assert len(c.find("dense/kernel")) == 5 and len(c.find("dense/bias")) == 3
-
-
 def test_metadata_is_carried_and_the_policy_described(tmp_path: Path) -> None:
     save(tmp_path / "a", table(), metadata={"epoch": "3", "é": "\0"})
     reshard(tmp_path / "a", tmp_path / "b", policy=BalancedPolicy(2))
@@ -699,19 +673,6 @@ def test_names_are_changed_exactly_or_by_globs(tmp_path: Path) -> None:
     check_same(
         load(tmp_path / "d", ["none", "step"]), {"none": table()["step"], "step": table()["none"]}
     )
-
-
-def test_dtypes_change_only_when_they_are_told_to(tmp_path: Path) -> None:
-    save(tmp_path / "a", table())
-    reshard(
-        tmp_path / "a",
-        tmp_path / "b",
-        cast={"*": "float64", "dense/kernel": "bfloat16"},
-        partition=2,
-    )
-    expected = {key: value.astype(np.float64) for key, value in table().items()}
-    expected["dense/kernel"] = table()["dense/kernel"].astype(ml_dtypes.bfloat16)
-    check_same(load(tmp_path / "b"), expected)
 
 
 @pytest.mark.parametrize(
@@ -873,13 +834,6 @@ def test_a_dry_run_touches_nothing_and_tells_what_would_be(form: str, tmp_path: 
     assert told.to_json()["schema"] == 1 and told.to_json()["num_files"] == told.num_files
 
 
-def test_progress_adds_up_to_the_bytes_that_are_written(tmp_path: Path) -> None:
-    save(tmp_path / "a", table(), partition=3)
-    seen: list[int] = []
-    report = reshard(tmp_path / "a", tmp_path / "b", partition=2, progress=seen.append)
-    assert sum(seen) >= report.nbytes > 0
-
-
 def test_nothing_is_found_where_nothing_is(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "no", tmp_path / "no" / "such"):
         with pytest.raises(CheckpointNotFound) as caught:
@@ -1018,39 +972,6 @@ def test_a_policy_that_breaks_a_restriction_is_named_and_nothing_is_written(
 
 def _run(task: Any, source: Any) -> list[int]:
     return run_task(task, source).checksums.payload.tolist()  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_a_task_is_a_value_that_another_process_carries_out_to_the_same_bytes(
-    form: str, tmp_path: Path
-) -> None:
-    """Also after it was carried out before: the file is written anew."""
-    source = source_of(table())
-    goal = find_target(target(tmp_path / "here", form), form, form)
-    work = plan_checkpoint(
-        goal, source.index.entries, policy=None, partition=None, metadata=Metadata(), force=False
-    )
-    contents, checksums = [], []
-    for name in ("here", "there"):
-        storage = LocalStorage(str(tmp_path / name))
-        storage.make()
-        sink = _create(goal.format, storage, goal.name, work.assignment)
-        tasks = file_tasks(work.plan, work.entries, work.assignment, sink, storage, "gen")
-        if name == "here":
-            checksums.append([_run(task, source) for task in tasks for _ in range(2)][::2])
-        else:
-            with multiprocessing.get_context("spawn").Pool(1) as pool:
-                checksums.append(
-                    [
-                        report.checksums.payload.tolist()
-                        for report in pool.starmap(run_task, [(task, source) for task in tasks])
-                    ]
-                )
-        contents.append(
-            {key: content for key, (content, _, _) in files_of(tmp_path / name).items()}
-        )
-    assert checksums[0] == checksums[1]
-    assert contents[0] == contents[1] != {}
 
 
 def _create(form: Format, storage: LocalStorage, name: str, assignment: Assignment) -> Any:

@@ -756,6 +756,7 @@ def test_a_pipe_needs_no_rich(tmp_path: Path) -> None:
     assert "rich" not in modules_after("inspect", str(path))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("name", "form", "most"),
     [

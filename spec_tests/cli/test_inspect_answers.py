@@ -130,6 +130,7 @@ KINDS = [
 ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_name_totals_and_tree_are_on_one_screen(
     kind: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch

@@ -124,7 +124,7 @@ def saved_again(path: Path) -> list[Any]:
 CASES = [consumed, partial, deferred, slots_first, several, contained, failed, copied, saved_again]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_what_was_restored_is_freed_when_it_is_dropped(

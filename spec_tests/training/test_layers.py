@@ -2,7 +2,6 @@
 few lines."""
 
 import json
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -196,18 +195,6 @@ def test_a_layer_is_rebuilt_from_what_json_holds(layer: Any) -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", [layers.Dense, layers.Embedding])
-def test_a_config_has_every_argument_of_the_layer(kind: Any) -> None:
-    """But Keras's other names of two sizes: what is left out would be the default in the copy."""
-    arguments = (
-        {"units": 2, "input_dim": 3}
-        if kind is layers.Dense
-        else {"vocab_size": 3, "embedding_size": 2}
-    )
-    aliases = set() if kind is layers.Dense else {"input_dim", "output_dim"}
-    assert kind(**arguments).get_config().keys() == signature(kind).parameters.keys() - aliases
-
-
 def test_the_limit_of_a_norm_is_rebuilt() -> None:
     layer = layers.Embedding(2, 2, initializers.Constant([3.0, 4.0, 0.0, 1.0]), max_norm=1.0)
     again = deserialize(json.loads(json.dumps(serialize(layer))))
@@ -311,18 +298,6 @@ def test_the_mapping_is_saved_with_the_table_and_restored_to_another_number_of_s
         other = made_of(STRATEGIES[name](), rebalance=True)
         Checkpoint(model=other).read(tmp_path / "model").assert_consumed()
         assert np.array_equal(other(np.arange(7)), wanted)
-
-
-@pytest.mark.parametrize(
-    "how", [SHUFFLED, BALANCED, BY_MAP], ids=["shuffled", "balanced", "by a map"]
-)
-def test_a_rebalanced_layer_is_rebuilt_from_what_json_holds(how: Any) -> None:
-    layer = made_of(STRATEGIES["uneven"](), **how)
-    data = json.loads(json.dumps(serialize(layer)))
-    with STRATEGIES["uneven"]().scope():
-        again = deserialize(data)
-    assert serialize(again) == data and again.rebalance
-    assert np.array_equal(again.rows_of(np.arange(7)), layer.rows_of(np.arange(7)))
 
 
 @pytest.mark.parametrize(

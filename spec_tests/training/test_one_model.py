@@ -117,16 +117,6 @@ def test_one_model_unchanged_trains_alike_under_every_strategy(
             assert np.allclose(one, other, rtol=1e-5, atol=1e-6), strategy
 
 
-def test_strategies_that_cut_nothing_change_no_bit() -> None:
-    losses, tables = train(None, optimizers.Adam)
-    for strategy in (ParameterServerStrategy(2), two_gpus(), CollectiveAllReduceStrategy(1, 3)):
-        other_losses, other_tables = train(strategy, optimizers.Adam)
-        assert losses == other_losses
-        assert all(
-            np.array_equal(one, other) for one, other in zip(tables, other_tables, strict=True)
-        )
-
-
 def test_hyperparameters_are_created_under_the_scope() -> None:
     """R-OPT-3: "Hyperparameters creation will be subject to the parameter strategy scope and
     partitioner." """

@@ -22,7 +22,6 @@ from shardvar.reference.training.strategies import (
     Strategy,
 )
 from shardvar.reference.training.strategies.hints import Workload
-from shardvar.reference.training.strategies.strategy import check_devices
 from shardvar.reference.variables import (
     AggregatingVariable,
     MirroredVariable,
@@ -437,12 +436,6 @@ def test_replicas_that_give_a_value_and_nothing_are_refused() -> None:
     assert none is None
     with pytest.raises(ArgumentError, match="Some replicas give a value and some give none"):
         strategy.reduce("SUM", PerReplica([np.ones(2), None]))
-
-
-def test_one_name_is_not_a_list_of_devices() -> None:
-    """Its letters are not names either."""
-    with pytest.raises(ArgumentTypeError, match="'GPU:0' is not a list of devices"):
-        check_devices("GPU:0")
 
 
 @pytest.mark.parametrize(("rows", "nbytes"), [(1, 16), (2, 8), (0, 0)])

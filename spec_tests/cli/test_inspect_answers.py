@@ -343,6 +343,27 @@ def test_what_a_folder_holds_besides_is_noted_with_the_command_that_shows_it(
     assert run("inspect", "final", "--json").json["num_tensors"] == 1
 
 
+def test_there_is_room_for_a_note_on_the_screen(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below a tree and below a list."""
+    monkeypatch.chdir(tmp_path)
+    sv.save(
+        "one/model.safetensors",
+        {f"{a}{b}": np.ones(ord(a) * ord(b)) for a in "abc" for b in "ijklmnop"},
+    )
+    for step in range(30):
+        sv.save(f"many/step-{step}", {"w": np.ones(3)})
+    for folder in ("one", "many"):
+        shutil.copy(TRAINING_STATE, f"{folder}/optimizer.pt")
+        with terminal(80, lines=24):
+            found = run("inspect", folder)
+        note = "also contains optimizer.pt. See one: `shardvar inspect"
+        assert (note in found.err) == (folder == "one")  # a list has it
+        # A terminal would fold the note into two lines.
+        assert 20 <= len((found.out + found.err).splitlines()) <= 24 - _PROMPTS - 1
+
+
 def test_a_folder_of_links_is_not_called_empty(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

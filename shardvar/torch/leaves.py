@@ -274,7 +274,7 @@ def check_has_memory(key: str, values: Sequence[Any]) -> None:
         raise ArgumentError(cause, "Give it memory first, such as by model.to_empty(device='cpu').")
 
 
-def is_bare(tensor: Any) -> bool:
+def is_on_meta(tensor: Any) -> bool:
     """Return True for a tensor on the device meta."""
     return not hasattr(tensor, "local_shards") and bool(tensor.is_meta)
 

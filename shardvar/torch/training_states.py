@@ -32,7 +32,7 @@ from shardvar.torch.leaves import (
     give_memory,
     held_by,
     held_state,
-    is_bare,
+    is_on_meta,
     leaves_of_state,
     memory_of,
     new_slots,
@@ -257,7 +257,7 @@ def load_state(
         bare = {
             key: leaf._replace(value=with_memory(leaf.value))
             for key, leaf in tensors.items()
-            if is_bare(leaf.value) and f"{key.rpartition('.')[0]}.{CLASS}" not in leaves
+            if is_on_meta(leaf.value) and f"{key.rpartition('.')[0]}.{CLASS}" not in leaves
         }
         tensors |= arrays | bare
         targets = _targets(reader, tensors, cast)

@@ -564,7 +564,7 @@ def _lineage(
     known: Mapping[str, str | None],
     progress: Progress,
 ) -> DerivationReport:
-    """Walk from a checkpoint to those that no statement is about, and decide each step."""
+    """Walk from a checkpoint to its first sources, and decide each step."""
     makers = {each.result: each for each in claims}
     verdicts, problems, classes = [DERIVED], list[str](), Counter[str]()
     ahead, seen, roots = [known[found.path]], set[str | None](), list[str]()

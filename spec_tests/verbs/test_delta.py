@@ -30,6 +30,7 @@ from shardvar.planning.slices import TensorTable
 from shardvar.testing.arrays import arrays, string_arrays
 from shardvar.verbs.delta.chain import find_deltas, open_deltas
 from shardvar.verbs.delta.contents import Contents, DeltaRow
+from shardvar.verbs.delta.report import DeltaReport, TensorChange
 from shardvar.wire.digests import LEAF_NBYTES
 from spec_tests.helpers.delta_page import result_of, tensors_of
 from spec_tests.helpers.hypothesis_strategies import same
@@ -113,6 +114,9 @@ def test_a_delta_applied_to_its_base_is_the_other_checkpoint(
         (path / name).mkdir()
     from_a, from_b = save(path / "a", a, form_a, partition), save(path / "b", b, form_b)
     report = sv.delta(from_a, from_b, path / "d")
+    assert isinstance(report, DeltaReport) and all(
+        isinstance(each, TensorChange) for each in report.changes
+    )
     assert sv.verify(path / "d").ok
     # By the plain reader.
     delta = sv.open_checkpoint(path / "d")

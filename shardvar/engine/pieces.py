@@ -90,6 +90,11 @@ Receiver = Callable[[MoveTable, memoryview, list[int]], None]
 """A function that takes the payloads of moves out of a span, from the given places."""
 
 
+_READS = 4
+"""Reads of a local disk at a time, also with fewer cores: while some wait, others copy. 1 GiB that is
+not in the page cache takes 0.9 to 1.1 s with four, 2.4 to 3.8 s with two, 1.1 to 2.2 s with more."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:
     """The evidence, the threads and the progress of one task that reads."""
@@ -116,7 +121,7 @@ class Reading:
 
     def threads(self, nbytes: int) -> int:
         """Return how many items of so many bytes are worked at; requests need more than cores."""
-        cores = min(WORKERS, max(2, BUFFERS_NBYTES // max(nbytes, 1)))
+        cores = min(max(WORKERS, _READS), max(2, BUFFERS_NBYTES // max(nbytes, 1)))
         if self.traits is None:
             return cores
         most = self.traits.requests

@@ -51,6 +51,7 @@ SUBJECTS = (
         "conversions",
         "deltas",
         "maps",
+        "quantised",
         "sharded",
         "training",
     ),

@@ -243,6 +243,7 @@ TABLES: dict[str, Table] = {
     "conversions": _of("conversions"),
     "deltas": _of("deltas"),
     "maps": _of("maps"),
+    "quantised": _of("quantised"),
 }  # fmt: skip
 """The tables by the names of their places on the page."""
 

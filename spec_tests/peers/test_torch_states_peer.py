@@ -410,6 +410,17 @@ def float8(seed: int) -> Any:
     return model.state_dict()["0.weight"]
 
 
+def int4(value: int) -> Any:
+    """The same of four bits, which torchao makes on a GPU."""
+    if importlib.util.find_spec("torchao") is None:
+        return two(value, value)
+    from torchao.quantization import Int4Tensor
+
+    scale = torch.full((1, 8), float(value)).bfloat16()
+    codes = torch.full((8, 16), value, dtype=torch.int8)
+    return Int4Tensor(codes, scale, scale.clone(), [1, 32], torch.Size([8, 32]))
+
+
 def queue(length: int, value: float) -> list[Any]:
     return [{0: torch.full((2,), value * n), "a.b": n} for n in range(length)]
 
@@ -422,6 +433,7 @@ def queue(length: int, value: float) -> list[Any]:
         lambda: (two(1, 2), two(0, 0)),
         lambda: (marked(2), marked(0)),
         lambda: (float8(1), float8(2)),
+        lambda: (int4(3), int4(0)),
         lambda: ([torch.ones(2), torch.ones(3), None], [torch.zeros(2)]),
         lambda: ([torch.ones(2)], [torch.zeros(2), torch.zeros(1), 5]),
         lambda: ([torch.ones(2), 1], []),

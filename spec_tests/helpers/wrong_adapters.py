@@ -79,15 +79,6 @@ class Unstitched(NumpyAdapter):
         return self.lookup(handle, np.sort(ids))
 
 
-@breaks("R-ID-1", "R-ID-1-sparse-read")
-class Clamped(NumpyAdapter):
-    """An id that is not there gives the nearest row."""
-
-    def lookup(self, handle: Any, ids: Any) -> Any:
-        whole = self.read(handle)
-        return whole[np.clip(ids, 0, len(whole) - 1)]
-
-
 @breaks("R-VAR-2-assign")
 class Cropped(NumpyAdapter):
     """A value with too many rows is cropped."""
@@ -104,23 +95,6 @@ class HalfWritten(NumpyAdapter):
         if len(value) < sum(map(len, handle)):
             handle[0][...] = value[: len(handle[0])]
         return super().assign(handle, value)
-
-
-@breaks(
-    "R-SV-3-scatter-add",
-    "R-SV-3-scatter-sub",
-    "R-VAR-2-scatter",
-    "R-OPT-1",
-    "R-OPT-1-several-sgd",
-)
-class LostDuplicates(NumpyAdapter):
-    """A row that comes several times is added once."""
-
-    def scatter(self, handle: Any, op: str, ids: Any, rows: Any) -> Any:
-        if op in ("add", "sub"):
-            last = {row: at for at, row in enumerate(ids.tolist())}
-            ids, rows = np.array(list(last), np.int64), rows[list(last.values())]
-        return super().scatter(handle, op, ids, rows)
 
 
 @breaks("R-READ-2-read", "R-VAR-2-assign-add")
@@ -180,14 +154,6 @@ class CalledForEachShard(NumpyAdapter):
         ]
 
 
-@breaks("R-CKPT-1-empty", "R-CKPT-1-few")
-class DroppedEmpty(NumpyAdapter):
-    """Tensors without elements are not written."""
-
-    def save(self, path: str, tensors: Any, num_shards: int) -> None:
-        super().save(path, {key: value for key, value in tensors.items() if value.size}, num_shards)
-
-
 @breaks("R-POLICY-3-restore")
 class SilentCast(NumpyAdapter):
     """What is restored is cast to what it is restored into."""
@@ -201,19 +167,6 @@ class SilentCast(NumpyAdapter):
         }
         restored = super().restore(path, same, num_shards)
         return {key: value.astype(templates[key].dtype) for key, value in restored.items()}
-
-
-@breaks("R-POLICY-1-restore")
-class MadeUp(NumpyAdapter):
-    """A tensor that is not there comes back as it was."""
-
-    def restore(self, path: str, templates: Any, num_shards: int) -> Any:
-        with open(path + ".npz", "rb") as file, np.load(file) as saved:
-            found = {name.rpartition("#")[0] for name in saved.files}
-        if found - templates.keys():
-            raise KeyError("there is a tensor that nobody asked for")
-        known = {key: value for key, value in templates.items() if key in found}
-        return dict(templates) | super().restore(path, known, num_shards)
 
 
 class Files(NumpyAdapter):

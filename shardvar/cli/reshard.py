@@ -72,6 +72,7 @@ from shardvar.verbs.reader import open_checkpoint
 from shardvar.verbs.reports import WriteReport, facts_of_write, sizes_of_write
 from shardvar.verbs.reshard import Conversions, reshard
 from shardvar.verbs.verdicts import VerifyReport
+from shardvar.verbs.verify import VerifyOptions
 
 if TYPE_CHECKING:
     from shardvar.maps.map import Map
@@ -256,7 +257,8 @@ def execute(arguments: Namespace) -> int:
     verified = [
         # The path of only the new checkpoint, even if another shares its prefix.
         verify_with_progress(
-            find_checkpoint(exact_path(find_target(each.path, each.format, each.format)))
+            find_checkpoint(exact_path(find_target(each.path, each.format, each.format))),
+            VerifyOptions(),
         )
         for each in (report.ranks or (report,) if arguments.verify and not report.dry_run else ())
     ]

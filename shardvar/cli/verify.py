@@ -53,6 +53,7 @@ from shardvar.verbs.verdicts import (
     verdict_of_verify,
 )
 from shardvar.verbs.verify import (
+    VerifyOptions,
     contents_to_verify,
     joined_report,
     reports_of,
@@ -96,18 +97,17 @@ def _verify_all(arguments: Namespace, executor: Executor | None) -> int:
     paths, strict = arguments.path, arguments.strict
     if len(paths) > 1 and arguments.against is not None:
         raise ArgumentError("--against compares one checkpoint with a manifest.", "Give one PATH.")
-    chosen = arguments.filter, arguments.exclude, arguments.against
-    names = ("filter", "exclude", "against", "quick", "nan")
-    options = {name: getattr(arguments, name) for name in names}
+    names = VerifyOptions._fields[:-1]
+    options = VerifyOptions._make([*(getattr(arguments, name) for name in names), executor])
     told: list[dict[str, Any]] = []
     codes: list[int] = []
     verdicts: list[str] = []
     for path in paths:
         reports = list[VerifyReport]()
         try:
-            contents, is_whole = contents_to_verify(path, *chosen)
+            contents, is_whole = contents_to_verify(path, options)
             is_one = len(paths) == len(contents.all if is_whole else contents.meant) == 1
-            check = partial(verify_with_progress, executor=executor, **options)
+            check = partial(verify_with_progress, options=options)
             for report in reports_of(contents, check, is_whole):
                 reports.append(report)
                 verdicts.append(verdict_of_verify(report, strict)[1])
@@ -190,22 +190,19 @@ def code_of_report(report: VerifyReport, strict: bool = False) -> int:
     return _NO if strict and report.verdict != OK else _OK
 
 
-def verify_with_progress(
-    found: Location, executor: Executor | None = None, **options: Any
-) -> VerifyReport:
+def verify_with_progress(found: Location, options: VerifyOptions) -> VerifyReport:
     """Verify a checkpoint with options of ``verify``, with a progress bar at a terminal."""
 
     def total() -> int:
         # Above the bar: what is known before a value is read.
-        for line in lines_of_problems("damaged: ", verify_location(found, quick=True).damages):
+        for line in lines_of_problems(
+            "damaged: ", verify_location(found, VerifyOptions(quick=True)).damages
+        ):
             note(line)
-        nbytes, against = (
-            nbytes_of(lambda: open_found(found, dequantize=False)),
-            options.get("against"),
-        )
+        nbytes = nbytes_of(lambda: open_found(found, dequantize=False))
         # All payloads are read once more for digests, and files for their checksums.
         with suppress(ShardvarError):
-            given = None if against is None else read_against(against)
+            given = None if options.against is None else read_against(options.against)
             claim = given or manifest_beside(found)
             with closing(found.open()) as source:
                 names = {each.file for each in sums_beside(found, source, given).sums}
@@ -213,10 +210,10 @@ def verify_with_progress(
             return nbytes + sum(sizes) + (nbytes if claim and not claim.is_list else 0)
         return nbytes
 
-    if options.get("quick"):
-        return verify_location(found, executor=executor, **options)
+    if options.quick:
+        return verify_location(found, options)
     with progress("verifying", total) as advance:
-        return verify_location(found, advance, executor=executor, **options)
+        return verify_location(found, options, advance)
 
 
 def print_report(

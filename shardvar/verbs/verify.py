@@ -30,7 +30,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -156,24 +156,26 @@ def verify(
     """
     check_executor(executor)
     check_progress(progress)
-    check = partial(
-        verify_location,
-        progress=progress,
-        filter=filter,
-        exclude=exclude,
-        against=against,
-        quick=quick,
-        nan=nan,
-        executor=executor,
-    )
-    contents, is_whole = contents_to_verify(path, filter, exclude, against)
+    options = VerifyOptions(filter, exclude, against, quick, nan, executor)
+    check = partial(verify_location, options=options, progress=progress)
+    contents, is_whole = contents_to_verify(path, options)
     return joined_report(contents, [*reports_of(contents, check, is_whole)])
 
 
-def contents_to_verify(path: Path, *chosen: Any) -> tuple[FolderContents, bool]:
-    """All that a path means, and True if all else in its folder is verified too: nothing is ``chosen``."""
+class VerifyOptions(NamedTuple):
+    filter: str | Iterable[str] | None = None
+    exclude: str | Iterable[str] | None = None
+    against: Path | None = None
+    quick: bool = False
+    nan: bool = False
+    executor: Executor | None = None
+
+
+def contents_to_verify(path: Path, options: VerifyOptions) -> tuple[FolderContents, bool]:
+    """All that a path means, and True if all else in its folder is verified too: nothing is chosen."""
     place = look_at(path)
     meant = [each.location for each in candidates_of(place, find_below(place))]
+    chosen = options.filter, options.exclude, options.against
     is_whole = not place.name and all(each is None for each in chosen)
     if not is_whole or len(meant) < 2:
         only_one(place, meant)
@@ -218,17 +220,10 @@ def joined_report(contents: FolderContents, reports: Sequence[VerifyReport]) -> 
 
 
 def verify_location(
-    found: Location,
-    progress: Progress = lambda _nbytes: None,
-    *,
-    filter: str | Iterable[str] | None = None,
-    exclude: str | Iterable[str] | None = None,
-    against: Path | None = None,
-    quick: bool = False,
-    nan: bool = False,
-    executor: Executor | None = None,
+    found: Location, options: VerifyOptions, progress: Progress = lambda _nbytes: None
 ) -> VerifyReport:
     """As ``verify``, of one checkpoint."""
+    chosen, excluded, against, quick, nan, executor = options
     if quick and nan:
         cause = "nan (--nan) looks at values, and quick (--quick) reads none."
         raise ArgumentError(cause, "Leave one of them out.")
@@ -249,8 +244,8 @@ def verify_location(
             return VerifyReport(found.path, found.format.name, (), (), doubts=doubts)
         choose = (
             None
-            if filter is None and exclude is None
-            else partial(select_keys, filter=filter, exclude=exclude)
+            if chosen is None and excluded is None
+            else partial(select_keys, filter=chosen, exclude=excluded)
         )
         if executor is None and source.traits is not None and not quick:
             prefer_whole(source.index)

@@ -760,13 +760,13 @@ def test_a_pipe_needs_no_rich(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "form", "most"),
     [
-        ("m.npz", "npz", 48),
-        ("m", "native", 51),
-        ("m.safetensors", "safetensors", 52),
-        ("m", "tensorflow", 53),
-        ("dcp", "torch", 61),
-        ("m.zarr", "zarr", 62),
-        ("m.pt", "torch.saved", 67),
+        ("m.npz", "npz", 49),
+        ("m", "native", 52),
+        ("m.safetensors", "safetensors", 53),
+        ("m", "tensorflow", 54),
+        ("dcp", "torch", 62),
+        ("m.zarr", "zarr", 63),
+        ("m.pt", "torch.saved", 68),
     ],
 )
 def test_a_listing_loads_its_format_and_neither_engine_nor_writer_nor_log(

@@ -65,7 +65,7 @@ def test_a_rule_and_its_inverse_write_the_same_checkpoint(run: Run, tmp_path: Pa
     assert run("diff", fused, source).code == 1
     for verb in ("show", "view"):
         words = [verb, fused, "--rule", FUSE, "--inverse", "--size", "s=2"]
-        more = ["--html", tmp_path / "page.html"] if verb == "view" else ["0.up.w"]
+        more = ["--output", tmp_path / "page.html"] if verb == "view" else ["0.up.w"]
         assert run(*words[:2], *more, *words[2:]).code == 0
 
 

@@ -683,7 +683,7 @@ def test_a_base_that_changes_meanwhile_is_never_half_of_the_result(
 ) -> None:
     """What was opened is read to its end if another checkpoint takes its name, and bytes that were
     written into its file are found."""
-    w = weights(8192)
+    w = weights(20_000)  # more than is read ahead
     base = tmp_path / f"a{ending}"
     sv.save(base, {"w": w})
     sv.save(tmp_path / "b", {"w": changed(w, 0.01)})

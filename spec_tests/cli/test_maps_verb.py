@@ -166,6 +166,19 @@ def test_a_shown_tensor_of_a_map_reads_only_what_it_is_made_of(run: Run, tmp_pat
     assert listed == ["0.both.w", "1.both.w"]
 
 
+def test_a_shown_map_may_be_a_file_with_sizes_and_go_the_other_way(
+    run: Run, tmp_path: Path
+) -> None:
+    sv.save(tmp_path / "a.safetensors", {"w": np.arange(12.0)})
+    (tmp_path / "map.toml").write_text("rules = ['x[n two] -> w[(two n)]']", encoding="utf-8")
+    words = ["--map", tmp_path / "map.toml", "--size", "two=2", "--inverse"]
+    found = run("show", tmp_path / "a.safetensors", "x", "--json", *words).json
+    assert found["values"] == np.arange(12.0).reshape(2, 6).T.tolist()
+    page = tmp_path / "page.html"
+    assert run("view", tmp_path / "a.safetensors", "-o", page, *words).code == 0
+    assert keys_of(columns_of(page.read_text(encoding="utf-8"))["checkpoints"][0]) == ["x"]
+
+
 def test_a_diff_lists_the_rules_and_the_tensors_of_each_that_differ(
     run: Run, tmp_path: Path
 ) -> None:

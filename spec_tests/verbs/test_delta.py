@@ -115,7 +115,7 @@ def test_a_delta_applied_to_its_base_is_the_other_checkpoint(
     from_a, from_b = save(path / "a", a, form_a, partition), save(path / "b", b, form_b)
     report = sv.delta(from_a, from_b, path / "d")
     assert isinstance(report, DeltaReport) and all(
-        isinstance(each, TensorChange) for each in report.changes
+        isinstance(each, TensorChange) for each in report.tensors
     )
     assert sv.verify(path / "d").ok
     # By the plain reader.

@@ -1,4 +1,4 @@
-"""Claims: the digests that checkpoints carry in their metadata, and those that a write gives
+"""Claims: the digests that checkpoints carry in their metadata, and digests that a write gives
 them.
 
 A carried digest is the claim of a writer. ``sv.verify`` compares it, and a new checkpoint gets

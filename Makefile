@@ -21,7 +21,7 @@ SLOWEST := $(if $(CI),--durations=20)
 
 SCHEMA := .venv/bin/check-jsonschema --quiet --builtin-schema
 
-LINTED := shardvar spec_tests benchmarks examples docs/conf.py docs/apply_delta.py docs/tensor_digest.py docs/notebooks hatch_build.py
+LINTED := shardvar spec_tests benchmarks examples docs/conf.py docs/apply_delta.py docs/derivation.py docs/tensor_digest.py docs/notebooks hatch_build.py
 
 # The folders of tests that need nothing but the developer's tools.
 LAYERS := $(filter-out peers notebook browser cloud,$(sort $(notdir $(patsubst %/,%,$(dir $(wildcard spec_tests/*/test_*.py))))))

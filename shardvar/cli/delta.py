@@ -4,6 +4,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
 
+from shardvar.cli.maps import map_of
 from shardvar.cli.output import answer, note, payload_nbytes, print_json, progress, say, short_path
 from shardvar.errors import ArgumentError
 from shardvar.verbs.delta.join import compact_deltas
@@ -17,11 +18,12 @@ _MOST_LINES = 20
 def execute(arguments: Namespace) -> int:
     *sources, out = arguments.paths
     make: Callable[..., DeltaReport]
+    given = map_of(arguments)
     if arguments.compact:
-        if arguments.dialect or arguments.versions:
+        if arguments.dialect or arguments.versions or given or arguments.map_base:
             raise ArgumentError(
-                "--compact joins deltas of shardvar, and a dialect is given.",
-                "Leave --dialect and --versions out.",
+                "--compact joins deltas of shardvar, and a dialect or a map is given.",
+                "Leave --dialect, --versions and the map out.",
             )
         if len(sources) < 2:
             raise ArgumentError(
@@ -35,7 +37,8 @@ def execute(arguments: Namespace) -> int:
                 f"A delta is of two checkpoints, and {len(arguments.paths)} paths are given.",
                 "Give the checkpoint before, the one after, and the delta: shardvar delta A B OUT.",
             )
-        options = {"dialect": arguments.dialect, "versions": arguments.versions}
+        options = {"dialect": arguments.dialect, "versions": arguments.versions, "map": given}
+        options["map_base"] = arguments.map_base
         doing, make = "comparing", partial(delta, sources[0], sources[1], out, **options)
     with progress(doing, lambda: sum(map(payload_nbytes, sources))) as advance:
         report = make(progress=advance, force=arguments.force, dry_run=arguments.dry_run)

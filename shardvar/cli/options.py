@@ -510,6 +510,9 @@ paths=PATH+  A, B and OUT, the new delta; with --compact, deltas in order and OU
     trl-gaps
 --versions A B  with --dialect: the names of both versions (default: from OUT, weight_v000007 or
     step_000007.safetensors)
+--map MAP  compare what a map makes of B with A: {_MAP}
+--map-base  with --map: A has the names of B, and is mapped as well
+<map>
 <dry-run>
 --force  replace an existing OUT
 --all  list every tensor that changed

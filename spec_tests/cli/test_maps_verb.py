@@ -69,6 +69,22 @@ def test_a_rule_and_its_inverse_write_the_same_checkpoint(run: Run, tmp_path: Pa
         assert run(*words[:2], *more, *words[2:]).code == 0
 
 
+def test_a_delta_is_made_through_a_map(run: Run, tmp_path: Path) -> None:
+    source = write(tmp_path)
+    fused, file = tmp_path / "fused.safetensors", tmp_path / "map.toml"
+    file.write_text(f"rules = [{json.dumps(FUSE)}]", encoding="utf-8")
+    assert run("reshard", source, fused, "--map", file).code == 0
+    through = ["--map", file, "--size", "s=2", "--any-model", "--lift", "{key}.m=value"]
+    for words in (
+        [fused, source, tmp_path / "d1", *through],
+        [source, source, tmp_path / "d2", "--rule", FUSE, "--map-base"],
+        [source, fused, tmp_path / "d3", "--rule", FUSE, "--inverse"],
+    ):
+        made = run("delta", *words)
+        assert made.code == 0 and "no change" in made.out
+    assert run("delta", "--compact", "a", "b", "c", "--map-base").code == 2
+
+
 def test_a_map_file_takes_more_rules_and_other_sizes(run: Run, tmp_path: Path) -> None:
     sv.save(tmp_path / "a.safetensors", {"w": np.arange(12).reshape(12, 1), "norm": np.ones(2)})
     map_file = tmp_path / "map.toml"

@@ -724,3 +724,39 @@ def test_a_tensor_that_does_not_change_is_compared_as_well(tmp_path: Path) -> No
     with pytest.raises(ArgumentError, match="its tensor 'same' has other values"):
         sv.apply(tmp_path / "other", tmp_path / "d", tmp_path / "c")
     assert names(tmp_path) == before
+
+
+MAP = sv.Map(["h.{l}.w[i o] -> layers.{l}.w[o i] as bfloat16", "{x:**}.moment -> nothing"])
+
+
+@pytest.mark.parametrize("dialect", [None, "slime", "trl"])
+@pytest.mark.parametrize("map_base", [False, True])
+def test_a_delta_through_a_map_makes_what_the_map_makes(
+    tmp_path: Path, dialect: str | None, map_base: bool
+) -> None:
+    """A trainer's shards against an engine's names and dtypes, without an export."""
+    rng = np.random.default_rng(0)
+    state = {f"h.{n}.w": rng.normal(size=(40, 30)).astype(np.float32) for n in range(3)}
+    state |= {f"{key}.moment": value + 1 for key, value in state.items()}
+    sv.save(tmp_path / "t1", state, partition=3)
+    state["h.1.w"] = state["h.1.w"] * (rng.random((40, 30)) > 0.05)
+    state["h.2.w"] = state["h.2.w"] + np.float32(1e-9)  # nothing in bfloat16
+    sv.save(tmp_path / "t2", state, partition=4)
+    for name in "12":
+        sv.reshard(tmp_path / f"t{name}", tmp_path / f"e{name}.safetensors", map=MAP)
+    engine = tmp_path / "e1.safetensors"
+    base = tmp_path / "t1" if map_base else engine
+    path = tmp_path / (
+        "weight_v000002" if dialect == "slime" else "step_000002.safetensors" if dialect else "d"
+    )
+    options: Any = {"dialect": dialect} if dialect else {}
+    report = sv.delta(base, tmp_path / "t2", path, map=MAP, map_base=map_base, **options)
+    assert [each.key for each in report.tensors if each.kind != "equal"] == ["layers.1.w"]
+    sv.apply(engine, path, tmp_path / "result.safetensors")
+    assert sv.diff(tmp_path / "e2.safetensors", tmp_path / "result.safetensors").equal
+
+
+def test_a_base_is_mapped_only_by_a_map(tmp_path: Path) -> None:
+    sv.save(tmp_path / "a", {"w": np.ones(2)})
+    with pytest.raises(ArgumentError, match="no map"):
+        sv.delta(tmp_path / "a", tmp_path / "a", tmp_path / "d", map_base=True)

@@ -14,6 +14,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -54,6 +55,9 @@ from shardvar.verbs.locate import Path, find_checkpoint
 from shardvar.verbs.reader import Reader, open_found
 from shardvar.wire.digests import LEAF_NBYTES
 
+if TYPE_CHECKING:
+    from shardvar.verbs.mapping import MapLike
+
 _ESCAPED = re.compile("[\udc80-\udcff]")
 """The bytes of a key that is not UTF-8."""
 
@@ -68,6 +72,8 @@ def delta(
     versions: Sequence[str] | None = None,
     force: bool = False,
     dry_run: bool = False,
+    map: "MapLike | None" = None,
+    map_base: bool = False,
     progress: Progress = lambda _nbytes: None,
 ) -> DeltaReport:
     """Store what changed from one checkpoint to another, so that ``apply`` makes the second of the
@@ -92,6 +98,11 @@ def delta(
         Replace an existing delta.
     dry_run : bool, default False
         Write nothing, and report what would be written.
+    map : Map, path_like or list of str, optional
+        A map between model families, as ``sv.Map``: the tensors that it makes of ``b`` are compared
+        with ``a``. So a trainer's checkpoint is published under the names and dtypes of an engine.
+    map_base : bool, default False
+        Map ``a`` as well, which then has the names of ``b``.
     progress : callable, optional
         Called with numbers of payload bytes of both checkpoints as they are read.
 
@@ -161,6 +172,17 @@ def delta(
         a_and_b = [stack.enter_context(open_found(each, dequantize=False)) for each in found]
         for each, reader in zip(found, a_and_b, strict=True):
             check_no_delta(each.path, each.storage, each.format.name, reader.index)
+        if map is not None:
+            from shardvar.verbs.mapping import as_map, map_reader  # few deltas have one
+
+            before, after = a_and_b
+            given = as_map(map, paths=[found[1].path])
+            a_and_b = [map_reader(before, given) if map_base else before, map_reader(after, given)]
+        elif map_base:
+            raise ArgumentError(
+                "There is no map, so none is used for the base.",
+                "Leave map_base= (--map-base) out.",
+            )
         scratch = stack.enter_context(ScratchFile())
         # Compare and digest.
         draft = DeltaDraft(scratch)

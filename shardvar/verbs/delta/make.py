@@ -14,7 +14,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -172,17 +172,7 @@ def delta(
         a_and_b = [stack.enter_context(open_found(each, dequantize=False)) for each in found]
         for each, reader in zip(found, a_and_b, strict=True):
             check_no_delta(each.path, each.storage, each.format.name, reader.index)
-        if map is not None:
-            from shardvar.verbs.mapping import as_map, map_reader  # few deltas have one
-
-            before, after = a_and_b
-            given = as_map(map, paths=[found[1].path])
-            a_and_b = [map_reader(before, given) if map_base else before, map_reader(after, given)]
-        elif map_base:
-            raise ArgumentError(
-                "There is no map, so none is used for the base.",
-                "Leave map_base= (--map-base) out.",
-            )
+        a_and_b = _through(map, map_base, *a_and_b)
         scratch = stack.enter_context(ScratchFile())
         # Compare and digest.
         draft = DeltaDraft(scratch)
@@ -202,6 +192,19 @@ def delta(
             )
         contents = Contents.of(changes, after.metadata.user)
         return write_delta(goal, contents, draft, after, force=force, dry_run=dry_run)
+
+
+def _through(given: Any, is_base_mapped: bool, a: Reader, b: Reader) -> list[Reader]:
+    """Return both checkpoints, the second as a map makes it, and the first if that is asked for."""
+    if given is not None:
+        from shardvar.verbs.mapping import as_map, map_reader  # few deltas have one
+
+        made = as_map(given, paths=[b.path])
+        return [map_reader(a, made) if is_base_mapped else a, map_reader(b, made)]
+    if is_base_mapped:
+        remedy = "Leave map_base= (--map-base) out."
+        raise ArgumentError("There is no map, so none is used for the base.", remedy)
+    return [a, b]
 
 
 # What became of each tensor.

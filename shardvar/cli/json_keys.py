@@ -201,7 +201,10 @@ verify, with --derived-from
 .statement  the file of the statement, or several
 .verdict  derived, not derived, or cannot be decided
 .problems  what differs, or why nothing could be decided
-.classes  the numbers of tensors that were moved, rounded and computed
+.classes  numbers of tensors
+.classes.moved  tensors with the bits of the sources
+.classes.rounded  tensors in another dtype
+.classes.computed  tensors of other numbers
 .ok  true if it is derived
 
 diff

@@ -314,7 +314,7 @@ _SHARED = {
 --rule RULE  a rule, added to the map: 'h.{l}.w[i o] -> layers.{l}.w[o i]' (repeatable)
 --size NAME=N  the size of an index of the rules (repeatable)
 --inverse  use the map the other way
---lift KEY=KIND  also map other tensors: 'optimizer.{key}.exp_avg=moment', or =value (repeatable)
+--lift KEY=KIND  also map 'optimizer.{key}.exp_avg=moment', or =value (repeatable)
 --any-model  use the map even if config.json names another model""",
     "limits": """
 | --max-file-size SIZE  fill files up to SIZE: 64MB, 64MiB, 4096
@@ -326,7 +326,7 @@ _SHARED = {
 <help>""",
     "help": "-h, --help  print this help",
 }
-_MAP = "a TOML file, a name that `shardvar maps` lists, or to-gguf and the like: by config.json"
+_MAP = "a TOML file, a name of `shardvar maps`, or to-gguf and the like"
 
 _COMMANDS = f"""
 inspect: List the tensors of a checkpoint: keys, dtypes, shapes, sizes, shards and files.
@@ -481,8 +481,8 @@ target=DST  the new checkpoint; its ending may select the format
 --cast [GLOB=]DTYPE  cast new keys that match GLOB, or all float tensors, to DTYPE (repeatable)
 --transpose GLOB  exchange the axes of matrices that match GLOB (repeatable)
 <dequantize>
---quantize SCHEME  quantise matrices, last of all: fp8-block, nvfp4, int4:128, ... (docs/howto/quantize-a-model.md)
---keep GLOB  with --quantize: modules that stay, next to embeddings, norms, heads (repeatable)
+--quantize SCHEME  quantise matrices, last of all: fp8-block, nvfp4, int4:128, ...
+--keep GLOB  with --quantize: modules that stay as they are (repeatable)
 [safety]
 <dry-run>
 --html FILE  with --dry-run: write an HTML preview

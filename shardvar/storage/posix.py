@@ -407,6 +407,14 @@ def sync_path(path: str) -> None:
         os.close(descriptor)
 
 
+def is_empty_folder(folder: str) -> bool:
+    """Return True for a folder that is there and has nothing, or hidden files; a link is something."""
+    try:
+        return all(name.startswith(".") for name in os.listdir(folder))
+    except OSError:  # it has been removed
+        return False
+
+
 def outer_links(folder: str) -> list[str]:
     """Return the links in a folder, except hidden ones, to folders outside of it or to nowhere."""
     inside = os.path.join(os.path.realpath(folder), "")

@@ -101,17 +101,19 @@ class DerivationReport:
         return self.verdict == DERIVED
 
     def __str__(self) -> str:
-        made = ", ".join(
-            f"{self.classes[kind]:,} {kind}" for kind in _KINDS if self.classes.get(kind)
-        )
+        made = ", ".join(f"{number:,} {kind}" for kind, number in self.numbers().items() if number)
         of = ", ".join(self.sources)
         about = f": {count(sum(self.classes.values()), 'tensor')}, {made}" if made else ""
         first = f"{self.verdict}: {self.path} from {of} by {self.statement}{about}"
         return "\n".join([first, *(f"  {problem}" for problem in self.problems)])
 
+    def numbers(self) -> dict[str, int]:
+        """Return the numbers of tensors by kind, in their order."""
+        return {kind: self.classes.get(kind, 0) for kind in _KINDS}
+
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object with stable keys."""
-        return {"schema": SCHEMA, **asdict(self), "classes": dict(self.classes), "ok": self.ok}
+        return {"schema": SCHEMA, **asdict(self), "classes": self.numbers(), "ok": self.ok}
 
 
 # --- Options, as values of JSON

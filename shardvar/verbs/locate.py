@@ -81,7 +81,7 @@ from shardvar.pictures.words import count, message, named, natural_key, similar
 from shardvar.planning.index import OBJECTS
 from shardvar.records import dataclass, field, replace
 from shardvar.storage.local import ListedDirectory, LocalStorage, split_path, split_place
-from shardvar.storage.posix import inner_links, outer_links
+from shardvar.storage.posix import inner_links, is_empty_folder, outer_links
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import INTERRUPTED, SNIFF_NBYTES, UNPACK, FileKind, kind_of
 
@@ -582,7 +582,7 @@ def find_below(place: SplitPath) -> list[Location]:
     """Checkpoints that a path means, or else those below its folder, in natural order."""
     found = found_at(place.storage, place.name)
     folder = place.storage.local_path
-    if not found and place.was_folder and folder and not _shown_names(place.storage):
+    if not found and place.was_folder and folder and _is_empty(place.storage):
         # The folder may have come after the checkpoint next to it.
         above, name = os.path.split(folder)
         return found_at(LocalStorage(above), name)
@@ -792,12 +792,13 @@ def find_target(
 def _is_free(folder: Storage) -> bool:
     """Return True if a folder is empty, or its checkpoint is there or begun; hidden files do not count."""
     begun = any(name.lstrip(".").startswith(f"{IN_FOLDER}.") for name in folder.names())
-    return begun or not _shown_names(folder)
+    return begun or _is_empty(folder)
 
 
-def _shown_names(folder: Storage) -> list[str]:
-    """Return the names of files and folders that are not hidden."""
-    return [each for each in (*folder.names(), *folder.folders()) if not each.startswith(".")]
+def _is_empty(folder: Storage) -> bool:
+    if folder.local_path is not None:
+        return is_empty_folder(folder.local_path)
+    return all(each.startswith(".") for each in (*folder.names(), *folder.folders()))
 
 
 def is_same(a: Location, b: Location) -> bool:

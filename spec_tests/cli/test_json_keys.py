@@ -51,7 +51,9 @@ def commands(tmp_path: Path) -> dict[str, list[list[object]]]:
     for name in ("one", "two"):
         saved(tmp_path / "several", name=name)
     plain = saved(tmp_path, "safetensors")
-    out = tmp_path / "out"
+    out, copy = tmp_path / "out", tmp_path / "copy.npz"
+    sv.reshard(whole, copy)
+    sv.certify(copy, whole, tmp_path / "copy.json")
     return {
         "an error (exit codes 2 and 3)": [
             ["inspect", tmp_path / "nothing"],
@@ -66,6 +68,9 @@ def commands(tmp_path: Path) -> dict[str, list[list[object]]]:
         "show, without KEY": [["show", whole]],
         "view": [["view", whole, "-o", tmp_path / "page.html"]],
         "verify": [["verify", damaged], ["verify", plain]],
+        "verify, with --derived-from": [
+            ["verify", copy, "--derived-from", whole, "--statement", tmp_path / "copy.json"]
+        ],
         "diff": [
             ["diff", whole, changed],
             ["diff", whole, damaged],

@@ -435,4 +435,4 @@ def test_a_task_that_is_one_of_several_threads_starts_none(monkeypatch: pytest.M
     assert Reading(evidence, in_threads=False).run(lambda item: -item, [1, 2, 3], 8) == [-1, -2, -3]
     assert pooled == []
     Reading(evidence).run(abs, [1, 2, 3], 8)
-    assert pooled == [([1, 2, 3], WORKERS)]
+    assert pooled == [([1, 2, 3], max(WORKERS, 4))]

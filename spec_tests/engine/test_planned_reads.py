@@ -242,7 +242,7 @@ def test_the_bytes_under_way_are_bounded() -> None:
         Reading(Evidence(SimpleNamespace(traits=traits), None)) for traits in (None, TRAITS)
     )  # type: ignore[arg-type]
     sizes = [1, 1 << 20, BLOCK_NBYTES, 1 << 30]
-    assert [on_disk.threads(nbytes) for nbytes in sizes] == [WORKERS, WORKERS, WORKERS, 2]
+    assert [on_disk.threads(nbytes) for nbytes in sizes] == [*[max(WORKERS, 4)] * 3, 2]
     assert 64 <= TRAITS.short_requests <= 512
     assert [in_bucket.threads(nbytes) for nbytes in sizes] == [
         TRAITS.short_requests,

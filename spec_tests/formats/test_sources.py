@@ -20,6 +20,7 @@ import shardvar.formats.gguf
 import shardvar.verbs.callbacks.answer
 import shardvar.verbs.joined_source  # noqa: F401  # its class is found among the subclasses
 from shardvar.engine.cast import CastSource
+from shardvar.engine.encoded import EncodedSource
 from shardvar.engine.mapped import MappedSource
 from shardvar.engine.quantised import ScaledSource
 from shardvar.formats import protocol
@@ -69,6 +70,16 @@ OVERRIDDEN: dict[type[Source], dict[str, str]] = {
         "index": "It lists numbers, and no weights and scales.",
         "encodings": "Its keys hold numbers.",
         "dequantized": "It is dequantized.",
+    },
+    EncodedSource: dict.fromkeys(READ, "Its entries are codes and scales, and numbers are read.")
+    | dict.fromkeys(
+        ("is_guarded", "compare_bytes", "storage_errors", "is_part", "objects"),
+        "A tensor of codes has the scales next to it.",
+    )
+    | {
+        "index": "It lists codes and scales, and no numbers.",
+        "encodings": "Its keys hold codes.",
+        "dequantized": "It is quantised.",
     },
     ResultSource: dict.fromkeys(READ, "Tensors that a delta changes are another source's.")
     | {"index": "It lists the tensors that a delta changes as one entry each."},

@@ -42,6 +42,7 @@ LAYERS = {
 LEFT_OUT = {
     "errors": "classes and their texts",
     "limits": "a table of numbers",
+    "records": "a test compares it with the standard library",
     "conformance": "its rules are judged by wrong implementations",
     "torch": "its tests run other programs, which no trace sees",
     "jax": "its tests run other programs, which no trace sees",

@@ -34,6 +34,7 @@ CLASSES = {
     r"Export|h5repack|numpy|other files of its writer|was (built|converted|exported) from|"
     r"lifecycle",
     "newer release": r"[Rr]elease|Update|[Ii]nstall|version of shardvar|It is read by",
+    "certify": r"--certify",
     "force": r"force=True|--force",
     "exclude": r"exclude|filter|[Ll]eave .*\bout\b|Exclude",
     "rename": r"--rename|[Rr]ename (it\.|one|the tensor)|Choose a (name without|shorter key)|"
@@ -395,6 +396,7 @@ ELSEWHERE = {
     "machine": "storage/test_denied.py",
     "distrust": "formats/test_hostile_files.py",
     "remove": "verbs/test_removal.py",
+    "certify": "verbs/test_derivation.py",
 }
 """By class of remedies that are not one command: the tests that do them."""
 

@@ -56,7 +56,6 @@ from shardvar.formats.sinks import (
 from shardvar.formats.unfinished import share_files, share_prefix
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.index import OBJECTS
-from shardvar.planning.policies.policy import USUAL_DESCRIPTIONS
 from shardvar.planning.slices import Capabilities, SliceTable, check_holds
 from shardvar.records import dataclass, field
 from shardvar.storage.protocol import Storage
@@ -127,6 +126,7 @@ class SafetensorsSink(SetSink):
 
 def own_texts(new: NewCheckpoint) -> dict[str, str]:
     from shardvar.formats.objects import texts_with_objects  # of a write
+    from shardvar.planning.policies.policy import USUAL_DESCRIPTIONS
 
     metadata, user = new.metadata, texts_with_objects(new.metadata)
     description = metadata.description or new.assignment.description

@@ -270,6 +270,7 @@ def execute(arguments: Namespace) -> int:
         note_dequantized(sources, cast.dtype_of_numbers(arguments.dequantize))
         note_large_files(report, arguments.max_file_size)
         print_write(report, sources, verified, arguments.verbose)
+        _note_certified(arguments)
     if arguments.html:
         drawn = replace(report, map=None) if _changes_map(arguments) else report
         # The command without ``--dry-run`` and ``--html FILE``.
@@ -351,6 +352,11 @@ def _certify(
         certify(
             target, sources, arguments.certify, force=arguments.force, progress=advance, **changes
         )
+
+
+def _note_certified(arguments: Namespace) -> None:
+    if arguments.certify is not None:
+        note(f"wrote {short_path(arguments.certify)}")
 
 
 def check_certify(arguments: Namespace) -> None:
@@ -519,4 +525,5 @@ def execute_apply(arguments: Namespace) -> int:
         print_write(report, [base], [], verbose=False)
     for each in report.notes[report.already :]:
         note(f"note: {seen_from_here(each)}")
+    _note_certified(arguments)
     return 0

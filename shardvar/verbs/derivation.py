@@ -32,6 +32,7 @@ import numpy as np
 
 from shardvar._version import __version__
 from shardvar.engine.cast import CastSource
+from shardvar.engine.encoded import EncodedSource
 from shardvar.engine.pool import Progress
 from shardvar.errors import (
     ArgumentError,
@@ -286,10 +287,18 @@ def _facts(made: Derived, keys: Sequence[str]) -> tuple[dict[str, str], dict[str
             ranks[row] = max([*kinds, 2 * (key in computed)])
             if of_key:
                 rules[keys[row]] = f", made by rule {of_key[0] + 1}, {listed[of_key[0]].rule!r}"
-    if isinstance(made.source, CastSource):
-        stored, new = made.source.stored.slices.tensors.codes, made.entries.slices.tensors.codes
-        for row in np.flatnonzero(stored != new).tolist():
-            ranks[row] = max(1, ranks[row])
+    source, entries = made.source, made.entries
+    if isinstance(source, EncodedSource):
+        for row in np.flatnonzero(~entries.plain).tolist():
+            is_code = int(entries.start[row]) in source.quantised
+            ranks[entries.slices.tensor[row]] = 2 if is_code else ranks[entries.slices.tensor[row]]
+        source = source.inner
+    if isinstance(source, CastSource):
+        new, before_cast = entries.slices.tensors, source.stored.slices.tensors
+        dtypes = dict(zip(before_cast.keys, before_cast.codes.tolist(), strict=True))
+        for row, key in enumerate(new.keys):
+            if dtypes.get(key, new.codes[row]) != new.codes[row]:
+                ranks[row] = max(1, ranks[row])
     return {key: _KINDS[rank] for key, rank in zip(keys, ranks, strict=True)}, rules
 
 

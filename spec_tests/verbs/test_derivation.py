@@ -31,12 +31,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "a cast": {"cast": {"v": "float16"}},
     "all cast": {"cast": "float16", "filter": ["w", "v"]},
     "a transpose": {"transpose": ["w", "v"]},
+    "a scheme": {"quantize": "mxfp4", "filter": "*w", "rename": {"w": "a.weight"}},
 }
 
 
 def model(seed: int = 0) -> dict[str, Any]:
     random = np.random.default_rng(seed)
-    w = random.normal(size=(600, 700)).astype(np.float32)  # of two leaves
+    w = random.normal(size=(600, 704)).astype(np.float32)  # of two leaves
     return {"w": w, "v": random.normal(size=(2, 3)), "steps": np.array(7), "s": np.arange(3)}
 
 

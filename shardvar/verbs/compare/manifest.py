@@ -81,7 +81,7 @@ ALGORITHM = "shardvarDigest1"
 _PAYLOAD_TYPE = "application/vnd.in-toto+json"
 _DIGEST = re.compile("[0-9a-f]{64}")
 _MAX_DEPTH = 64
-_WRITE_AGAIN = "`shardvar digest PATH --in-toto` prints one."
+_WRITE_AGAIN = "`shardvar digest PATH --in-toto` prints one, and `shardvar reshard SRC DST --certify FILE` another."
 
 
 def statement_of(report: DigestReport) -> dict[str, Any]:

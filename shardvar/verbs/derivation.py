@@ -201,6 +201,7 @@ class _Run:
     """The digest of each source; None if a tensor of it cannot be read."""
     result: str | None
     """The digest of the result, if every tensor of it could be read."""
+    unreadable: tuple[str, ...]
     problems: tuple[str, ...]
     classes: Mapping[str, int]
 
@@ -246,11 +247,12 @@ def _run(
         keys = [key for key in tensors.keys if key in other and key not in other.faults]
         walk.compare(keys)
         broken = [*walk.unreadable.values()]
-        problems = [
+        unreadable = [
             f"{each.key!r} cannot be read in the {'result' if each.side == 'b' else 'sources'}: "
             f"{each.message}"
             for each in broken
         ]
+        problems = list[str]()
         for key, each in sorted(walk.differences.items(), key=lambda item: natural_key(item[0])):
             first = None if each.values is None else each.values.first
             at = "" if first is None else f", first at {human_shape(first)}"
@@ -268,7 +270,7 @@ def _run(
         digest = None
         if not broken and not other.faults.keys() - made.objects.keys():
             digest = digest_of_all({**hashed, **digests_of(other, left, progress)})
-    return _Run(tuple(digests), digest, tuple(problems), Counter(kinds.values()))
+    return _Run(tuple(digests), digest, tuple(unreadable), tuple(problems), Counter(kinds.values()))
 
 
 def _facts(made: Derived, keys: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -370,8 +372,8 @@ def certify(
         raise TargetExists(f"{os.fspath(file)} exists.", "Pass force=True (--force).")
     plain, needs_file = _options_of(options, [each.path for each in sources])
     run = _run(found, sources, _read_options(plain, "the options"), progress)
-    if run.problems or run.result is None or None in run.sources:
-        problem = [*run.problems, "A source cannot be read whole"][0]
+    if run.unreadable or run.problems or run.result is None or None in run.sources:
+        problem = [*run.unreadable, *run.problems, "A source cannot be read whole"][0]
         cause = f"{found.path} is not what these options make of {sources[0].path}: {problem}."
         raise CorruptCheckpoint(cause, "Give the options of the reshard that wrote it.")
     statement = {
@@ -506,7 +508,8 @@ class _Statement:
                 "the statement has other numbers of moved, rounded and computed tensors"
             )
         is_read = run.result is not None and None not in run.sources
-        verdict = UNDECIDED if not is_read else NOT_DERIVED if problems else DERIVED
+        verdict = NOT_DERIVED if problems else DERIVED if is_read else UNDECIDED
+        problems = [*run.unreadable, *problems]
         return replace(report, verdict=verdict, problems=tuple(problems), classes=run.classes)
 
     @property

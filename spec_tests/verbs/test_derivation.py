@@ -196,6 +196,11 @@ def test_the_commands_write_and_decide(run: Run, tmp_path: Path) -> None:
     assert done.code == 0 and done.out.startswith("derived:") and "2 rounded" in done.out
     assert json.loads(run(*check, "--json").out)["ok"] is True
     assert run(*check[:4]).code == 2
+    data = next(tmp_path.glob("a.svdata-*"))
+    octets = data.read_bytes()
+    data.write_bytes(bytes([octets[0] ^ 1]) + octets[1:])
+    damaged = run(*check)
+    assert damaged.code == 3 and "cannot be read in the sources" in damaged.out
     sv.save(source, model(1), force=True)
     assert run(*check).code == 1
     statement = json.loads(file.read_text(encoding="utf-8"))

@@ -253,8 +253,8 @@ def quantize(numbers: _Floats, name: str) -> npt.NDArray[np.uint8]:
     In types without a minimum, the number of the largest magnitude becomes the lowest integer, such
     as -8, which has no positive counterpart: the scale has the other sign.
 
-    >>> dequantize(quantize(np.arange(32, dtype=np.float32), "Q4_0"), "Q4_0")[::8].tolist()
-    [0.0, 7.75, 15.5, 23.25]
+    >>> dequantize(quantize(np.arange(32, dtype=np.float32), "Q4_0"), "Q4_0")[8::8].tolist()
+    [7.75, 15.5, 23.25]
     """
     bits, values = ROUNDED[name], numbers.reshape(-1, 32)
     blocks = np.zeros(len(values), np.dtype(_FIELDS[name]))

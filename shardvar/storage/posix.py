@@ -407,11 +407,14 @@ def sync_path(path: str) -> None:
         os.close(descriptor)
 
 
-def is_empty_folder(folder: str) -> bool:
-    """Return True for a folder that is there and has nothing, or hidden files; a link is something."""
+def is_empty_folder(folder: str, *, if_missing: bool) -> bool:
+    """Return True for a folder that has nothing, or hidden files; a link is something. ``if_missing`` is
+    the answer for a folder that is not there."""
     try:
         return all(name.startswith(".") for name in os.listdir(folder))
-    except OSError:  # it has been removed
+    except FileNotFoundError:
+        return if_missing
+    except OSError:
         return False
 
 

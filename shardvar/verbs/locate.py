@@ -582,7 +582,7 @@ def find_below(place: SplitPath) -> list[Location]:
     """Checkpoints that a path means, or else those below its folder, in natural order."""
     found = found_at(place.storage, place.name)
     folder = place.storage.local_path
-    if not found and place.was_folder and folder and _is_empty(place.storage):
+    if not found and place.was_folder and folder and _is_empty(place.storage, if_missing=False):
         # The folder may have come after the checkpoint next to it.
         above, name = os.path.split(folder)
         return found_at(LocalStorage(above), name)
@@ -792,12 +792,12 @@ def find_target(
 def _is_free(folder: Storage) -> bool:
     """Return True if a folder is empty, or its checkpoint is there or begun; hidden files do not count."""
     begun = any(name.lstrip(".").startswith(f"{IN_FOLDER}.") for name in folder.names())
-    return begun or _is_empty(folder)
+    return begun or _is_empty(folder, if_missing=True)
 
 
-def _is_empty(folder: Storage) -> bool:
+def _is_empty(folder: Storage, *, if_missing: bool) -> bool:
     if folder.local_path is not None:
-        return is_empty_folder(folder.local_path)
+        return is_empty_folder(folder.local_path, if_missing=if_missing)
     return all(each.startswith(".") for each in (*folder.names(), *folder.folders()))
 
 

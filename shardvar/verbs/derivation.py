@@ -49,7 +49,7 @@ from shardvar.layout.meshes.mesh import Mesh
 from shardvar.limits import MAX_MANIFEST_NBYTES
 from shardvar.maps.map import Map, chosen, with_files
 from shardvar.maps.matching import PREFIX, config_size, read_beside
-from shardvar.pictures.words import count, human_shape, named, natural_key
+from shardvar.pictures.words import count, human_shape, named, natural_key, printable
 from shardvar.records import asdict, dataclass, replace
 from shardvar.storage.local import split_place
 from shardvar.verbs.arguments import check_progress, named_arguments
@@ -146,6 +146,15 @@ def _pairs(value: Any, what: Callable[[Any], Any] = _text) -> dict[str, Any]:
     return {_text(key): what(each) for key, each in value}
 
 
+def _renames(value: Any) -> dict[str, Any]:
+    found = _pairs(value)
+    if any(old.startswith("re:") for old in found):  # one of a stranger may take for ever
+        raise ValueError(
+            "a regular expression, which a statement does not have: use globs or rules"
+        )
+    return found
+
+
 def _join(value: Any) -> Any:
     if isinstance(value, int):
         return value
@@ -160,7 +169,7 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
     "exclude": _texts,
     "map": lambda value: Map(_texts(value["rules"]), sizes=dict(value["sizes"])),
     "strip_prefix": _text,
-    "rename": _pairs,
+    "rename": _renames,
     "add_prefix": _text,
     "concat": lambda value: _pairs(value, _join),
     "transpose": _texts,
@@ -599,12 +608,14 @@ def _lineage(
                 roots.append(by_digest[origin].path)
             else:
                 problems.append(
-                    f"missing link: {name}, of which {claim.name} is made, is not given"
+                    f"missing link: {printable(name)}, of which {printable(claim.name)} is made, is not given"
                 )
         if missing or digest not in by_digest:
             verdicts.append(UNDECIDED)
             gone = missing[0] if missing else claim.name
-            problems.append(f"the step of {claim.place} was not run again without {gone}")
+            problems.append(
+                f"the step of {claim.place} was not run again without {printable(gone)}"
+            )
             continue
         sources = [by_digest[each] for each in claim.digests]
         step = claim.decide(by_digest[digest], sources, progress, known)

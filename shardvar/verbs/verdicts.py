@@ -6,7 +6,7 @@ VerifyReport   one ``Damage`` for each thing that is wrong, one ``Unverified`` f
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from shardvar.pictures.words import (
     all_tensors,
@@ -19,9 +19,6 @@ from shardvar.pictures.words import (
 )
 from shardvar.records import asdict, dataclass, field
 from shardvar.verbs.problems import MOST_ROWS, SCHEMA, Damage, lines_of_problems
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Unverified", "VerifyReport"]
 

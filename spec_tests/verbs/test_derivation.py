@@ -114,6 +114,7 @@ def test_every_edit_of_a_statement_is_found(made: tuple[Path, Path, Path], name:
         (["predicateType"], "https://slsa.dev/provenance/v1"),
         (["predicate", "options"], [3]),
         (["predicate", "options", "exclude"], [3]),
+        (["predicate", "options", "rename"], [["re:(a+)+$", "b"]]),
         (["predicate", "options", "map"], {"rules": ["w ->"], "sizes": {}}),
         (["predicate", "sources"], 3),
         (["predicate", "files"], [3]),

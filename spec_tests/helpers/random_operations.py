@@ -6,6 +6,7 @@ transposes and reshapes of NumPy: an oracle that knows only whole arrays.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,14 @@ KINDS = (
 )
 """What a drawn map may have."""
 FLOATS = ["float16", "float32", "float64"]
-_CONSTANTS = {"2": 2.0, "0.5": 0.5, "-3": -3.0, "1/3": 1 / 3, "c": 2.0, "(c + 1) * 0.25": 0.75}
+_CONSTANTS = {
+    "2": Fraction(2),
+    "0.5": Fraction(1, 2),
+    "-3": Fraction(-3),
+    "1/3": Fraction(1, 3),
+    "c": Fraction(2),
+    "(c + 1) * 0.25": Fraction(3, 4),
+}
 
 
 @dataclass(frozen=True)
@@ -260,7 +268,7 @@ def computations(draw: st.DrawFn, room: _Room) -> Operation:
         ends.append(end)
         kinds |= {"factor"} | ({"two factors"} if number else set())
         kinds |= {"factor by key"} if end.shape.parts or end.rank else set()
-    times, plus = 1.0, 0.0
+    times, plus = Fraction(1), Fraction(0)
     constants = draw(st.lists(st.sampled_from(sorted(_CONSTANTS)), max_size=2))
     for text in constants:
         words, times = f"{words} times {text}", times * _CONSTANTS[text]
@@ -277,9 +285,11 @@ def computations(draw: st.DrawFn, room: _Room) -> Operation:
         for some, factor in factors:
             extents = [full[name] if name in some else 1 for name in names]
             found = found * factor.astype(np.float64).reshape(extents)
-        found = found * times
+        # Numbers are exact until one multiplication, or one division if they make 1 over an integer.
+        is_part = times.numerator == 1
+        found = found / times.denominator if is_part else found * float(times)
         if plus:  # -0 + 0 is 0
-            found = found + plus
+            found = found + float(plus)
     made = nearest(found, numpy_dtype(dtype))
     along = draw(st.sampled_from(names))
     if along in ("rank", "tp") or full[along] < 2 or draw(st.booleans()):

@@ -15,8 +15,9 @@ from shardvar.formats.files import ATTEMPTS
 from shardvar.storage.local import LocalStorage
 from spec_tests.helpers.faulty_storage import FORMATS, NEW, OLD, is_same, save
 from spec_tests.helpers.programs import ENVIRONMENT, command_of
+from spec_tests.helpers.thoroughness import stride
 
-KILLS, SEED = 200, 20201116
+KILLS, SEED = 200 // stride(2), 20201116
 """``make crash`` has more kills, and another seed each time."""
 
 
@@ -30,7 +31,7 @@ def run(program: str, *arguments: str) -> str:
     return done.stdout
 
 
-def test_200_writers_killed_at_random_calls_leave_the_old_or_the_new() -> None:
+def test_writers_killed_at_random_calls_leave_the_old_or_the_new() -> None:
     """Every verb in every format, checkpoints of objects, rotations; and each was really killed
     before and after."""
     said = run("killed_writers", str(KILLS), str(SEED))
@@ -41,6 +42,7 @@ def test_200_writers_killed_at_random_calls_leave_the_old_or_the_new() -> None:
     assert len(said.splitlines()) == 1 + 20, said
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("form", FORMATS)
 def test_readers_and_writers_that_meet_see_one_checkpoint_whole(form: str, tmp_path: Path) -> None:
     """Two writers overwrite one checkpoint as fast as they can, while two readers open and load it.

@@ -34,6 +34,7 @@ from shardvar.reference.devices import (
     value_nbytes,
 )
 from shardvar.reference.variables.rows import RowLayout
+from spec_tests.helpers.thoroughness import stride
 
 
 def floats(count: int) -> np.ndarray:
@@ -133,7 +134,7 @@ def test_buffers_in_a_cycle_make_room_before_an_allocation_is_refused() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.booleans(), st.integers(0, 30)), max_size=40),
+    st.lists(st.tuples(st.booleans(), st.integers(0, 30)), max_size=40 // stride(4)),
     st.integers(0, 200),
 )
 def test_used_is_the_sum_of_what_lives_and_never_passes_the_limit(

@@ -70,7 +70,7 @@ def index_nbytes(folder: Path) -> float:
     return growth(lambda count: open_index(Path(f"{folder}-{count}") / "ck"))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("direction", ["to", "from"])
 def test_a_reshard_takes_a_kilobyte_a_tensor_above_the_index(

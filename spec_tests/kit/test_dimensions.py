@@ -11,7 +11,7 @@ from shardvar.conformance.rules import all_rules
 from spec_tests.helpers.right_adapter import Right
 from spec_tests.kit.dimensions import ABSENT, DIMENSIONS, Seen
 
-CASES = 40
+CASES = 20
 """Cases a rule: fewer than the kit draws by itself."""
 
 

@@ -34,6 +34,7 @@ from shardvar.reference.objects.stored_graph import (
 )
 from shardvar.reference.training.module import Module
 from shardvar.reference.variables import AggregatingVariable, MirroredVariable, RefVariable
+from spec_tests.helpers.thoroughness import stride
 from spec_tests.hostile.tensorflow import proto
 
 Array = np.ndarray[Any, Any]
@@ -406,7 +407,7 @@ def test_graphs_that_break_their_own_law_are_refused(tmp_path: Path) -> None:
             sv.Checkpoint(w=sv.Variable(1.0)).read(tmp_path / f"{number}")
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=200 // stride(8))
 @given(
     st.lists(
         st.tuples(

@@ -35,6 +35,7 @@ from shardvar.wire.digests import LEAF_NBYTES
 from spec_tests.helpers.delta_page import result_of, tensors_of
 from spec_tests.helpers.hypothesis_strategies import same
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
+from spec_tests.helpers.thoroughness import phase, stride
 
 DTYPES = tuple(
     name
@@ -327,7 +328,7 @@ def test_a_delta_keeps_the_metadata_of_the_result(tmp_path: Path) -> None:
 # Chains.
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=40 // stride(4))
 @given(pairs(), pairs(), st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 7)), max_size=4))
 def test_a_chain_and_the_delta_that_joins_it_make_the_last_checkpoint(
     tmp_path_factory: pytest.TempPathFactory, first: Any, second: Any, places: Any
@@ -429,7 +430,7 @@ def test_a_long_chain_needs_few_open_files(tmp_path: Path) -> None:
 # Damage.
 
 
-def test_each_flipped_bit_of_a_delta_is_found(tmp_path: Path) -> None:
+def test_a_flipped_bit_of_a_delta_is_found(tmp_path: Path) -> None:
     sv.save(tmp_path / "a", {"w": np.arange(99, dtype=np.int16), "s": np.array([b"xy"], object)})
     after = np.arange(99, dtype=np.int16)
     after[7] = -1
@@ -438,7 +439,7 @@ def test_each_flipped_bit_of_a_delta_is_found(tmp_path: Path) -> None:
     expected = sv.load(tmp_path / "b")
     for file in sorted(tmp_path.glob("d.*")):
         octets = file.read_bytes()
-        for place in range(len(octets)):
+        for place in range(phase(4), len(octets), stride(4)):
             damaged = bytearray(octets)
             damaged[place] ^= 1 << place % 8
             file.write_bytes(damaged)

@@ -20,6 +20,7 @@ from shardvar.verbs.save import source_of
 from shardvar.verbs.writing import carry_out, plan_checkpoint
 from shardvar.wire.digests import digest_of_all
 from spec_tests.helpers.delta_page import result_of, tensors_of
+from spec_tests.helpers.thoroughness import stride
 
 KEYS = ("a", "b", "c", "d")
 
@@ -80,7 +81,7 @@ def versions(draw: st.DrawFn) -> list[tuple[dict[str, Any], dict[str, str]]]:
     return found
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=150 // stride(6))
 @given(versions(), st.booleans())
 def test_the_result_has_the_ties_of_the_new_checkpoint(
     tmp_path_factory: pytest.TempPathFactory, chain: Any, is_untied: bool
@@ -160,7 +161,7 @@ def outcome(act: Callable[[], Path]) -> Any:
         return type(error)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=100 // stride(5))
 @given(versions(), st.data())
 def test_deltas_that_lie_are_not_joined_to_one_that_lies(
     tmp_path_factory: pytest.TempPathFactory, chain: Any, data: st.DataObject

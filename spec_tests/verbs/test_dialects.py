@@ -25,6 +25,7 @@ from shardvar.errors import (
 from shardvar.verbs.delta.report import ApplyReport
 from spec_tests.helpers.paths import GOLDEN
 from spec_tests.helpers.plain_dialects import apply_slime, apply_trl, slime_delta, trl_delta
+from spec_tests.helpers.thoroughness import stride
 
 pytest.importorskip("zstandard")
 pytest.importorskip("xxhash")
@@ -299,7 +300,7 @@ def any_names(draw: st.DrawFn) -> str:
     return "".join(draw(parts))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=200 // stride(8))
 @given(
     st.sampled_from([None, *WRITTEN]),
     st.lists(

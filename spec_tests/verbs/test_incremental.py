@@ -42,6 +42,7 @@ from spec_tests.helpers.incremental_stage import (
     three,
 )
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
+from spec_tests.helpers.thoroughness import stride
 
 __all__ = ["run"]
 
@@ -100,7 +101,9 @@ class Directory(RuleBasedStateMachine):
 
 
 TestDirectory = Directory.TestCase
-TestDirectory.settings = settings(max_examples=40, stateful_step_count=12, deadline=None)
+TestDirectory.settings = settings(
+    max_examples=40 // stride(4), stateful_step_count=12, deadline=None
+)
 
 
 def files_of(path: Path) -> list[str]:
@@ -308,7 +311,9 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60 // stride(4),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     verb=st.sampled_from(sorted(REMOVING)),

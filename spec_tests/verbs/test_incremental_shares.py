@@ -144,7 +144,7 @@ def trainings(draw: st.DrawFn) -> list[tuple[dict[str, Any], list[dict[str, Any]
     return steps
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=30 // stride(3))
 @given(steps=trainings())
 def test_a_chain_of_saves_has_what_whole_saves_have_and_writes_what_has_changed(
     steps: Any, tmp_path_factory: pytest.TempPathFactory

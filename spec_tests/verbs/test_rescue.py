@@ -168,6 +168,7 @@ def places_of(path: Path) -> tuple[dict[str, list[Place]], list[str], set[str]]:
         return places, [*reader.index.files], guarded
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("form", EVIDENCE)
 @given(number=st.integers(0, 99), at=st.floats(0, 1, exclude_max=True), how=st.sampled_from("caf"))
 @example(number=0, at=0.7, how="c")

@@ -484,6 +484,16 @@ def test_incremental_steps_share_what_has_not_changed(
         sv.SavedSteps(tmp_path).restore()
 
 
+def test_an_incremental_step_reads_no_values_of_the_first_one() -> None:
+    bucket = MemoryBucket()
+    with in_bucket(bucket):
+        steps = sv.SavedSteps("s3://bucket/run")
+        for number in range(2):
+            bucket.ranges.clear()
+            steps.save(number, {"w": np.ones(10**5), "n": np.array(number)}, incremental=True)
+        assert sum(nbytes for _, nbytes in bucket.ranges) < 10**4
+
+
 def test_a_function_without_a_base_saves_no_incremental_steps(tmp_path: Path) -> None:
     using = SimpleNamespace(
         save=lambda path, state, run, metadata: sv.save(path, state, metadata=metadata),
@@ -687,6 +697,44 @@ def test_a_bucket_keeps_the_steps_that_a_folder_keeps(tmp_path: Path) -> None:
             assert again.best() == steps.best()
     stems = {key.partition(".")[0] for key in bucket.files}
     assert stems == {"run/step-2", "run/step-4", "run/step-5"}
+
+
+@pytest.mark.parametrize(
+    ("form", "most"),
+    [("shardvar", 25), ("safetensors", 15), ("torch", 30), ("zarr", 48), ("orbax", 48)],
+)
+def test_a_save_takes_the_same_requests_however_many_steps_a_bucket_keeps(
+    monkeypatch: pytest.MonkeyPatch, form: str, most: int
+) -> None:
+    asked: list[str] = []
+    for name in (
+        "head",
+        "listing",
+        "walk",
+        "read",
+        "put",
+        "put_if",
+        "copy",
+        "delete",
+        "delete_all",
+    ):
+        request = getattr(MemoryBucket, name)
+        counted = lambda *given, _made=request, _name=name: asked.append(_name) or _made(*given)  # noqa: E731
+        monkeypatch.setattr(MemoryBucket, name, counted)
+    counts = []
+    for kept in (2, 9):
+        bucket = MemoryBucket()
+        with in_bucket(bucket):
+            steps = sv.SavedSteps("s3://bucket/run", keep_last=kept)
+            for number in range(kept + 3):
+                asked.clear()
+                steps.save(number, {"w": np.arange(9.0)}, format=form)
+            counts.append(len(asked))
+            # What is known of a step is known of these files of it.
+            assert len(steps.steps()) == kept
+            del bucket.files[max(key for key in bucket.files if f"/step-{number}" in key)]
+            assert len(steps.steps()) == kept - 1
+    assert counts[0] == counts[1] <= most
 
 
 def test_processes_share_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -234,7 +234,26 @@ def _state(storage: Storage, prefix: str, *, of_saves: bool) -> dict[str, str]:
     return {name: "" if status is None else status.stamp for name, status in statuses.items()}
 
 
-def _read_needs(storage: Storage, state: Iterable[str]) -> Needs:
+_named: dict[tuple[str, str, str], frozenset[str]] = {}
+"""The data files that indexes of buckets name, by place, index and stamp: a job that removes a step
+after each save reads only the new index. Of local files, reading costs less than being sure."""
+_MOST_NAMED = 1000
+
+
+def _named_files(storage: Storage, name: str, stamp: str) -> frozenset[str]:
+    prefix = find_native([name], "")[0]
+    known = (storage.path, name, stamp)
+    files = _named.get(known)
+    if files is None:
+        files = frozenset(read_overview(storage, prefix).names(prefix))
+        if storage.local_path is None and stamp:
+            if len(_named) >= _MOST_NAMED:
+                _named.clear()
+            _named[known] = files
+    return files
+
+
+def _read_needs(storage: Storage, state: Mapping[str, str]) -> Needs:
     files: dict[str, frozenset[str]] = {}
     unread: list[str] = []
     prefixes = dict(marks(state, "needs"))
@@ -244,8 +263,7 @@ def _read_needs(storage: Storage, state: Iterable[str]) -> Needs:
             if name in prefixes:
                 is_held = _is_running(storage, prefixes[name])
                 return name, _read_mark(storage, name) if is_held else ()
-            prefix = find_native([name], "")[0]
-            return name, read_overview(storage, prefix).names(prefix)
+            return name, _named_files(storage, name, state[name])
         except ServerError:
             raise
         except (CheckpointError, UnsupportedError, StorageError) as error:

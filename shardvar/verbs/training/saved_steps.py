@@ -57,6 +57,7 @@ from shardvar.verbs.training.step_records import (
     plan_removal,
     read_value,
     steps_storage,
+    takes,
 )
 
 
@@ -218,7 +219,8 @@ class SavedSteps:
             processes give the same, or only some give one.
         incremental : bool, default False
             Pass the newest whole step as ``base``: values that are as in it are not written again, and
-            the step refers to the files that hold them. Damage to such a file is damage to all steps
+            the step refers to the files that hold them. The first step keeps the digests of its tensors, so
+            that the next one reads no values of it. Damage to such a file is damage to all steps
             that refer to it, so save a whole step from time to time.
         metadata : mapping of str to str, optional
             More texts to keep in the checkpoint.
@@ -262,6 +264,8 @@ class SavedSteps:
         bases = [each for each in whole if each.number < number]
         if incremental and bases:
             options["base"] = self.path_of(bases[-1].number)
+        elif incremental and not options.get("format") and takes(self._using.save, "digest"):
+            options.setdefault("digest", True)  # the next step reads these, and not the values
         path = self.path_of(number)
         run = f"{self._name}-{number}"
         form = options.get("format") or ""

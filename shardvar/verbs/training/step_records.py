@@ -16,6 +16,7 @@ The rules do not take from each other: however bad the newest step is, it stays,
 from it. A step without a value, or with NaN, is never one of the best.
 """
 
+import hashlib
 import inspect
 import math
 import operator
@@ -23,7 +24,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from shardvar.errors import (
@@ -165,10 +166,14 @@ class Arrays:
         return 0, 1
 
 
-def check_takes_base(function: Callable[..., Any]) -> None:
+def takes(function: Callable[..., Any], name: str) -> bool:
+    """Return True if a function has a parameter of this name, or takes any."""
     parameters = inspect.signature(function).parameters
-    is_open = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-    if "base" not in parameters and not is_open:
+    return name in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+
+
+def check_takes_base(function: Callable[..., Any]) -> None:
+    if not takes(function, "base"):
         cause = "incremental=True: the function that saves has no argument base."
         raise UnsupportedError(cause, "Leave it out, and save whole steps.")
 
@@ -220,6 +225,13 @@ class StepRecord:
     def is_whole(self) -> bool:
         return self.fault is None
 
+    def is_in(self, place: Storage | None) -> bool:
+        """Return True if it is whole and in this folder."""
+        at = self.location
+        return (
+            self.is_whole and at is not None and place is not None and at.storage.path == place.path
+        )
+
 
 def steps_storage(directory: str) -> Storage:
     return split_place(os.path.join(directory, ".steps"))[0]
@@ -229,8 +241,11 @@ def find_steps(directory: str, name: str, known: Mapping[int, StepRecord]) -> di
     """``known`` has the steps of an earlier look. Only files that a writer of a step made count."""
     storage = steps_storage(directory)
     names, folders = storage.names(), {*storage.folders()}
+    numbers = _numbers_in([*names, *folders], re.escape(name))
+    is_walked = storage.local_path is None and any(f"{name}-{each}" in folders for each in numbers)
+    of_folders = _stamps_of_folders(storage) if is_walked else {}
     found = {}
-    for number in _numbers_in([*names, *folders], re.escape(name)):
+    for number in numbers:
         stem = f"{name}-{number}"
         place = storage.folder(stem) if stem in folders else None
         record = known.get(number)
@@ -238,12 +253,35 @@ def find_steps(directory: str, name: str, known: Mapping[int, StepRecord]) -> di
         if record is not None and record.location is not None and record.stamps:
             at = record.location.storage.path
             there = place if place is not None and at == place.path else storage
-            is_unchanged = all(there.stamp(each) == stamp for each, stamp in record.stamps)
+            is_unchanged = all(
+                (of_folders.get(each) if each.endswith("/") else _stamp(there, each)) == stamp
+                for each, stamp in record.stamps
+            )
         if not is_unchanged:
             record = _look(number, stem, storage, place)
+            inside = f"{stem}/"
+            if record is not None and record.is_in(place) and inside in of_folders:
+                record = replace(record, stamps=((inside, of_folders[inside]),))
         if record is not None:
             found[number] = record
     return found
+
+
+def _stamps_of_folders(storage: Storage) -> dict[str, str]:
+    """The stamps of all files in each folder of a bucket, as one, by the folder's name and "/"."""
+    digests: dict[str, Any] = {}
+    for path, status in sorted(storage.tree().items()):
+        folder, slash, _ = path.partition("/")
+        if slash:
+            digest = digests.setdefault(folder + slash, hashlib.sha256())
+            digest.update(repr((path, status.stamp)).encode())
+    return {folder: digest.hexdigest() for folder, digest in digests.items()}
+
+
+def _stamp(storage: Storage, name: str) -> str | None:
+    """The stamp of a file in a listing: one request for all steps of a bucket."""
+    status = storage.status(name)
+    return None if status is None else status.stamp
 
 
 def _numbers_in(names: Sequence[str], before: str) -> list[int]:
@@ -329,7 +367,10 @@ def _opened(number: int, stem: str, found: Location) -> StepRecord:
     except ShardvarError as error:
         return StepRecord(number, stem, found, error)
     indexes = [*names_of_target(found.stem, found.format.name), found.name, *files]
-    stamps = {name: found.storage.stamp(name) for name in dict.fromkeys(indexes) if "/" not in name}
+    # Of a bucket, as they were listed before the step was opened: what changed since is read again.
+    stamps = {
+        name: _stamp(found.storage, name) for name in dict.fromkeys(indexes) if "/" not in name
+    }
     known = tuple(int(each) for each in damaged if each.isdecimal() and len(each) < 19)
     kept = () if fault or len(stamps) != len({*indexes}) else tuple(stamps.items())
     return StepRecord(number, stem, found, fault, value, known, kept)

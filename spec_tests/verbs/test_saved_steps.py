@@ -2,6 +2,7 @@
 
 import math
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -735,6 +736,97 @@ def test_a_save_takes_the_same_requests_however_many_steps_a_bucket_keeps(
             del bucket.files[max(key for key in bucket.files if f"/step-{number}" in key)]
             assert len(steps.steps()) == kept - 1
     assert counts[0] == counts[1] <= most
+
+
+class Tiers:
+    """Steps on a disk, and their copies in a bucket."""
+
+    def __init__(self, folder: Path, form: str) -> None:
+        self.folder, self.form, self.bucket = folder, form, MemoryBucket()
+
+    def job(self) -> sv.SavedSteps:
+        durable = sv.SavedSteps("s3://bucket/run", keep_last=2)
+        return sv.SavedSteps(self.folder, durable=durable, keep_last=1)
+
+    def save(self, job: sv.SavedSteps, number: int) -> None:
+        """Save a step, and wait for its copy."""
+        job.save(number, {"w": np.full(999, number)}, format=self.form)
+        job.wait()
+
+    def numbers(self) -> tuple[list[int], list[int]]:
+        """The steps on the disk, and in the bucket."""
+        return numbers(sv.SavedSteps(self.folder)), numbers(sv.SavedSteps("s3://bucket/run"))
+
+    def damage(self, number: int) -> None:
+        """Change a byte on the disk where a load finds it, or cut one off."""
+        files = [each for each in self.folder.rglob("*") if f"step-{number}" in str(each)]
+        largest = max(filter(Path.is_file, files), key=lambda each: each.stat().st_size)
+        octets = bytearray(largest.read_bytes())
+        octets[len(octets) // 2] ^= 1
+        largest.write_bytes(octets if self.form in ("shardvar", "torch") else octets[:-1])
+
+
+def refuse(what: str) -> None:
+    raise StorageError(f"{what}: the server does not answer.", "Wait.")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_the_nearest_whole_step_of_two_places_is_restored(tmp_path: Path, form: str) -> None:
+    tiers = Tiers(tmp_path / "run", form)
+    with in_bucket(tiers.bucket):
+        job = tiers.job()
+        for number in (1, 2, 3):
+            tiers.save(job, number)
+        assert tiers.numbers() == ([3], [2, 3])
+        assert tiers.job().restore().path == str(tiers.folder / "step-3")
+        # The step on the disk is damaged, and its copy is not.
+        tiers.damage(3)
+        assert tiers.job().restore().loaded["w"].tolist() == [3] * 999
+        # The disk is lost.
+        shutil.rmtree(tiers.folder)
+        job = tiers.job()
+        found = job.restore()
+        assert (found.path, found.loaded["w"][0]) == ("s3://bucket/run/step-3", 3)
+        with pytest.raises(ArgumentError, match="does not come after step 3"):
+            tiers.save(job, 2)
+        # A step whose copy was begun stays on the disk, and is restored from there.
+        tiers.bucket.gate = refuse
+        with pytest.raises(StorageError, match="does not answer"):
+            tiers.save(job, 4)
+        tiers.bucket.gate = lambda _: None
+        assert tiers.numbers() == ([4], [2, 3])
+        job = tiers.job()
+        assert job.restore().path == str(tiers.folder / "step-4")
+        tiers.save(job, 5)
+        assert tiers.numbers() == ([5], [3, 5])
+
+
+def test_a_step_stays_until_it_is_copied_or_a_newer_one_is_to_be(tmp_path: Path) -> None:
+    tiers = Tiers(tmp_path / "run", "shardvar")
+    has_begun, is_open = threading.Event(), threading.Event()
+
+    def gate(_: str) -> None:
+        has_begun.set()
+        assert is_open.wait(60)
+
+    tiers.bucket.gate = gate
+    with in_bucket(tiers.bucket):
+        job = tiers.job()
+        for number in (1, 2, 3, 4):
+            job.save(number, {"w": np.full(9, number)})
+            assert has_begun.wait(60)
+        assert numbers(sv.SavedSteps(tiers.folder)) == [1, 3, 4]
+        is_open.set()
+        job.wait()
+        # The first copy was under way; of the steps after it, the last one was awaited.
+        assert tiers.numbers() == ([4], [1, 4])
+
+
+def test_the_second_place_of_steps_is_another_one(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="cannot hold copies"):
+        sv.SavedSteps(tmp_path, durable=tmp_path)
+    with pytest.raises(ArgumentError, match="same name="):
+        sv.SavedSteps(tmp_path, durable=sv.SavedSteps(tmp_path / "copies", name="checkpoint"))
 
 
 def test_processes_share_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:

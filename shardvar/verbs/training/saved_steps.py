@@ -15,6 +15,10 @@ No process sends a message, and process 0 removes. These races end well:
     while a new one resumes                  whether they could load, in the directory (``resuming``):
                                              they load the newest step that all have and can load.
     process 0 dies while it removes          The index goes first; a later save removes the rest.
+    it dies while it copies a step           A copy is committed whole or not at all. The step stays in
+                                             the directory, and the next one is copied.
+    a step is to be removed before           It stays until it is copied, or a newer one is to be.
+    its copy is made
     two jobs save in one directory           A job that finds a step of the other refuses to save.
 
 A step that is broken is passed over and never removed; neither is a file that is not of a step.
@@ -28,6 +32,7 @@ from typing import Any, Self
 from shardvar.errors import (
     ArgumentError,
     ArgumentTypeError,
+    CheckpointError,
     CheckpointNotFound,
     CorruptCheckpoint,
     LockHeld,
@@ -39,6 +44,7 @@ from shardvar.layout.region import read_integer
 from shardvar.verbs.arguments import check_string, texts_of
 from shardvar.verbs.locate import Path
 from shardvar.verbs.remove import remove_found, remove_leftovers
+from shardvar.verbs.training.carrier import Carrier
 from shardvar.verbs.training.resuming import Meetings, resume
 from shardvar.verbs.training.step_records import (
     DAMAGED,
@@ -84,11 +90,16 @@ class SavedSteps:
         The name before the numbers: ``step-1000``.
     timeout : float, default 600.0
         The seconds that ``restore`` waits for other processes.
+    durable : path_like or SavedSteps, optional
+        A second directory, such as a bucket, to which process 0 copies each step in the background. All
+        steps stay there, unless it is a ``SavedSteps`` with other rules. Restoring
+        takes the newest step of both, and the copy where the step in the directory is lost or damaged.
 
     Raises
     ------
     ArgumentError
-        If a number is not positive, ``mode`` is unknown, or ``name`` leads to another directory.
+        If a number is not positive, ``mode`` is unknown, ``name`` leads to another directory, or
+        ``durable`` is the same directory or has another ``name``.
 
     Notes
     -----
@@ -121,6 +132,7 @@ class SavedSteps:
         mode: str = "min",
         name: str = "step",
         timeout: float = 600.0,
+        durable: "Path | SavedSteps | None" = None,
     ) -> None:
         try:
             self._directory = os.fsdecode(directory)
@@ -140,6 +152,13 @@ class SavedSteps:
         self._loose: set[str] = set()
         self._pending: Any = None
         self._meetings = Meetings(self._directory, name, self._using, timeout)
+        if durable is not None and not isinstance(durable, SavedSteps):
+            durable = SavedSteps(durable, using=self._using, name=name)
+        if durable is not None and (durable._name != name or durable._directory == self._directory):
+            cause = f"durable={durable.directory!r} cannot hold copies of the steps of {self._directory!r}."
+            raise ArgumentError(cause, "Give another directory, with the same name=.")
+        self._durable = durable
+        self._carrier = None if durable is None else Carrier(self.path_of, durable.path_of)
 
     @property
     def directory(self) -> str:
@@ -255,13 +274,13 @@ class SavedSteps:
             self._warn(f"step {number} has the value NaN, and is never the best")
         if incremental:
             check_takes_base(self._using.save)
-        self.wait()
+        self._wait_for_save()
         whole = self._whole()
         self._check_order(number, whole)
         damaged = sorted(self._damaged - {number})
         if damaged:
             texts[DAMAGED] = " ".join(map(str, damaged))
-        bases = [each for each in whole if each.number < number]
+        bases = [each for each in whole if each.number < number and self._is_here(each)]
         if incremental and bases:
             options["base"] = self.path_of(bases[-1].number)
         elif incremental and not options.get("format") and takes(self._using.save, "digest"):
@@ -278,6 +297,8 @@ class SavedSteps:
             self._pending = result
         else:
             self._remove_others()
+        if self._carrier and self._durable and not self._using.processes()[0]:
+            self._carrier.take(number, self._pending, self._durable._remove_others)
         return result
 
     def restore(self, *arguments: Any, step: int | None = None, **options: Any) -> Any:
@@ -331,7 +352,7 @@ class SavedSteps:
                 self._find,
                 self._damaged,
                 self._meetings,
-                lambda record: self._using.load(self.path_of(record.number), *arguments, **options),
+                lambda record: self._load(record, arguments, options),
             )
         finally:
             self._meetings.close()
@@ -343,7 +364,7 @@ class SavedSteps:
             self._last = record.number
             self._damaged.update(record.damaged)
             return RestoredStep(
-                record.number, self.path_of(record.number), record.value, resumed.loaded
+                record.number, self._public(record).path, record.value, resumed.loaded
             )
         if any(each.location for each in self._known.values()):
             last, reason = next(reversed(resumed.passed.items()))
@@ -353,13 +374,20 @@ class SavedSteps:
         return None
 
     def wait(self) -> None:
-        """Wait for a save in the background, and then remove the steps that no rule keeps.
+        """Wait for a save in the background and the copy to ``durable``, and then remove the steps that no
+        rule keeps.
 
         Raises
         ------
         ShardvarError
-            The error of that save. No step is removed then.
+            The error of that save, and no step is removed then; or the error of the last copy.
         """
+        self._wait_for_save()
+        if self._carrier:
+            self._carrier.wait()
+            self._remove_others()
+
+    def _wait_for_save(self) -> None:
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
@@ -380,7 +408,30 @@ class SavedSteps:
 
     def _find(self) -> dict[int, StepRecord]:
         self._known = find_steps(self._directory, self._name, self._known)
-        return dict(self._known)
+        found = {} if self._durable is None else self._durable._find()
+        found |= {
+            number: each
+            for number, each in self._known.items()
+            if each.is_whole or number not in found or not found[number].is_whole
+        }
+        return dict(sorted(found.items()))
+
+    def _is_here(self, record: StepRecord) -> bool:
+        """Return True if this is a step of the directory, and not its copy in ``durable``."""
+        return self._known.get(record.number) is record
+
+    def _load(self, record: StepRecord, arguments: Any, options: Mapping[str, Any]) -> Any:
+        """Load a step, or its copy where it is lost or damaged."""
+        path = self._public(record).path
+        try:
+            return self._using.load(path, *arguments, **options)
+        except CheckpointError as error:
+            copies = self._durable.steps() if self._durable and self._is_here(record) else []
+            copied = [each.path for each in copies if each.number == record.number]
+            if not copied:
+                raise
+            log_warning(f"{copied[0]} is loaded instead of {path}: {error}")
+            return self._using.load(copied[0], *arguments, **options)
 
     def _whole(self) -> list[StepRecord]:
         found = [each for each in self._find().values() if each.is_whole]
@@ -389,7 +440,8 @@ class SavedSteps:
         return [each for each in found if each.number not in self._damaged]
 
     def _public(self, record: StepRecord) -> SavedStep:
-        return SavedStep(record.number, self.path_of(record.number), record.value)
+        steps = self if self._durable is None or self._is_here(record) else self._durable
+        return SavedStep(record.number, steps.path_of(record.number), record.value)
 
     # --- Saving and removing
 
@@ -400,7 +452,7 @@ class SavedSteps:
         newest = whole[-1].number
         if self._last is not None and newest > self._last:
             cause = (
-                f"{self.path_of(newest)} was saved by another job since this one has saved or "
+                f"{self._public(whole[-1]).path} was saved by another job since this one has saved or "
                 f"restored step {self._last}."
             )
             raise LockHeld(cause, "Let one job save in a directory, and restart the other one.")
@@ -415,12 +467,13 @@ class SavedSteps:
         if self._using.processes()[0]:
             return
         with self._warning("old steps"):
-            whole = {each.number: each for each in self._whole()}
+            whole = {each.number: each for each in self._whole() if self._is_here(each)}
             storage = steps_storage(self._directory)
             left = find_leftovers(storage, self._name, self._known, self._loose)
             values = {number: each.value for number, each in whole.items()}
+            awaited = self._carrier.awaited if self._carrier else ()
             for number in plan_removal(values, self._rules):
-                if at := whole[number].location:
+                if number not in awaited and (at := whole[number].location):
                     with self._warning(whole[number].name), suppress(CheckpointNotFound):
                         remove_found(at)
             for name in left:
@@ -438,11 +491,14 @@ class SavedSteps:
         record = self._find().get(number)
         if record is not None and record.fault is not None:
             raise record.fault
-        loaded = self._using.load(self.path_of(number), *arguments, **options)
+        if record is None:
+            loaded = self._using.load(self.path_of(number), *arguments, **options)
+            step = SavedStep(number, self.path_of(number), None)
+        else:
+            loaded, step = self._load(record, arguments, options), self._public(record)
         newest = self.newest()
         self._last = newest.number if newest else number
-        value = None if record is None else record.value
-        return RestoredStep(number, self.path_of(number), value, loaded)
+        return RestoredStep(number, step.path, step.value, loaded)
 
     def _warn(self, text: str) -> None:
         if not self._using.processes()[0]:

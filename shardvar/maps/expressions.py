@@ -96,6 +96,14 @@ def tree_names(tree: TermTree) -> Iterator[str]:
         yield from tree_names(part)
 
 
+def list_items(tree: TermTree) -> Iterator[tuple[str, str]]:
+    """Yield the elements of lists in a tree, each as the list and the index."""
+    if isinstance(tree, tuple) and tree[0] == "item":
+        yield tree[1], tree[2]
+    for part in subtrees(tree):
+        yield from list_items(part)
+
+
 def is_constant(tree: TermTree) -> bool:
     """Return True if a tree has no tensor, and no number that is rounded already."""
     if isinstance(tree, tuple) and tree[0] in ("tensor", "float"):

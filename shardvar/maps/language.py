@@ -198,8 +198,7 @@ class MapRule:
 
     def repeated(self) -> list[str]:
         """Return the indices of the target for which ``also``, or a rule without tensors, repeats."""
-        is_made = self.tree is not None and not self.tensors
-        if self.target is None or not (self.is_again or is_made):
+        if self.target is None or not (self.is_again or self.is_made):
             return []
         taken = {name for side in self.sides()[:-1] for name in side.indices()}
         free = self.target.free()
@@ -209,6 +208,11 @@ class MapRule:
         """Return the indices of the tensors that the target does not have."""
         free = set[str]() if self.target is None else self.target.free()
         return {name for side in self.tensors for name in side.free()} - free
+
+    @property
+    def is_made(self) -> bool:
+        """True if the rule makes its target of sizes, without a tensor."""
+        return self.tree is not None and not self.tensors
 
     @property
     def is_hidden(self) -> bool:

@@ -416,7 +416,7 @@ class Map:
         problems = []
         for number, rule in enumerate(self.parsed):
             obstacle = rule.exception or ("arithmetic" if rule.has_arithmetic else "")
-            if obstacle:
+            if obstacle and not rule.is_made:
                 problems.append(
                     f"Rule {number + 1}, {rule.text!r}, has no inverse, because of {obstacle!r}."
                 )
@@ -428,13 +428,14 @@ class Map:
             error = MapError(problems[0] + others * (more > 0), remedy)
             error.problems = tuple(problems)
             raise error
+        kept = _names_of([rule for rule in self.parsed if not rule.is_made], self.sizes)
         inverse = Map(
             [
-                f"{'rest ' * rule.is_rest}{rule.target.text} -> {rule.source.text}"
+                f"{'rest ' * rule.is_rest}{rule.target.text} -> {rule.source.text or 'nothing'}"
                 for rule in self.parsed
-                if rule.target
+                if rule.target and not rule.is_hidden
             ],
-            sizes=self.sizes,
+            sizes={name: size for name, size in self.sizes.items() if name in kept},
             about=f"The inverse of: {self.about}" if self.about else "",
             exact=self.exact,
             lift=self.lift,
@@ -488,24 +489,25 @@ def fit_map(
     model = given.family.check(path, architecture, shipped_models)
     size_of = sizes_at(given.sizes, path)
     indices = {name for rule in given.parsed for side in rule.sides() for name in side.indices()}
+    idle = {n for n, rule in enumerate(given.parsed) if rule.is_hidden}
+    idle |= {n for n, r in enumerate(given.parsed) if not is_switched_on(r.condition, path)}
+    wanted = _names_of([r for n, r in enumerate(given.parsed) if n not in idle], given.sizes)
     for name, size in given.sizes.items():
+        if name not in wanted:
+            continue
         try:
             value = size_of(name)
             if name in indices and (isinstance(size, str) or not isinstance(value, int)):
                 parse_expression(size if isinstance(size, str) else name).integer(size_of)
         except MapError as error:
             raise error.at(f"sizes.{name}") from None
-    # A size that no rule and no other size uses is misspelt.
-    used = {name for rule in given.parsed for name in rule.names()}
-    for size in given.sizes.values():
-        used |= set(parse_expression(size).names()) if isinstance(size, str) else set()
+    # A size that no rule uses is misspelt.
+    used = _names_of(given.parsed, given.sizes)
     for name in given.sizes:
         if name not in used:
             near = did_you_mean(name, used - given.sizes.keys())
             cause = f"The size {name} is used by no rule."
             raise MapError(cause, f"{near}Correct it, or leave it out.")
-    idle = {n for n, rule in enumerate(given.parsed) if rule.is_hidden}
-    idle |= {n for n, r in enumerate(given.parsed) if not is_switched_on(r.condition, path)}
 
     def fit(
         rules: Sequence[MapRule], keys: Mapping[str, str], some: Mapping[str, TensorFacts]
@@ -519,6 +521,16 @@ def fit_map(
     return replace(
         fit(given.parsed, {key: key for key in (*tensors, *objects)}, tensors), model=model
     )
+
+
+def _names_of(rules: Iterable[MapRule], sizes: Mapping[str, SizeValue]) -> set[str]:
+    """The names in some rules, and in the sizes that they use."""
+    found = [name for rule in rules for name in rule.names()]
+    for name in found:
+        size = sizes.get(name)
+        names = parse_expression(size).names() if isinstance(size, str) else ()
+        found += [each for each in names if each not in found]
+    return {*found}
 
 
 def chosen(given: Map, path: str) -> Map:

@@ -650,11 +650,17 @@ def sizes_at(sizes: Mapping[str, SizeValue], path: str) -> SizeOf:
     return size_of
 
 
+_HEAD, _OF_HEADS = "head_dim", ("hidden_size", "num_attention_heads")
+
+
 def config_size(path: str, name: str, file: str = _NAME) -> Any:
     """Return a number, or a list of numbers, of a JSON file; ``name`` has a dot for each table that
-    it goes into, and ``|`` between spellings."""
+    it goes into, and ``|`` between spellings. Configurations leave ``head_dim`` out if it follows."""
     where, content = read_beside(path, file)
     spellings = name.split("|")
+    if name == _HEAD and _text_of(content, name) is None:
+        width, heads = (config_size(path, each, file) for each in _OF_HEADS)
+        return Fraction(width) / heads
     for spelling in spellings:
         value = content
         for part in spelling.split("."):
@@ -677,7 +683,10 @@ def is_switched_on(condition: Condition | None, path: str) -> bool:
     """Return True if ``config.json`` next to a checkpoint has the value that a rule asks for."""
     if condition is None:
         return True
-    _, config = read_beside(path)
+    try:
+        _, config = read_beside(path)
+    except MapError:  # every entry is missing
+        config = {}
     texts = (_text_of(config, name) for name in condition.name.split("|"))
     found = next((text for text in texts if text is not None), "none")
     return (found == condition.value) == condition.is_equal

@@ -1,0 +1,60 @@
+"""Shipped maps make what the converters of other programs were recorded to make of tiny models.
+
+``spec_tests/golden/maps`` has a file a converter: of each model its configuration, the keys and
+shapes of its files, and the keys, shapes and CRC32s of what the converter made of them.
+"""
+
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardvar as sv
+from shardvar.errors import MapError
+from shardvar.maps.shipped import choose_map
+from spec_tests.map_generators import gguf_maps
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "maps"
+CASES = {
+    f"{path.stem}-{name}": case
+    for path in sorted(GOLDEN.glob("*.json"))
+    for name, case in json.loads(path.read_text("utf-8"))["cases"].items()
+}
+
+
+def values(key: str, shape: list[int]) -> np.ndarray[Any, Any]:
+    random = np.random.default_rng(zlib.crc32(key.encode()))
+    return (random.standard_normal(shape) * 0.3).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_map_makes_what_the_converter_made_and_goes_back(name: str, tmp_path: Path) -> None:
+    case, source = CASES[name], tmp_path / "model.safetensors"
+    sv.save(source, {key: values(key, shape) for key, shape in case["files"].items()})
+    (tmp_path / "config.json").write_text(json.dumps(case["config"]), encoding="utf-8")
+    assert choose_map(f"to-{case['map'].partition('-to-')[2]}", str(source)) == case["map"]
+    made = sv.load(source, map=case["map"])
+    assert sorted(made) == sorted(case["made"])
+    for key, (shape, recorded) in case["made"].items():
+        assert list(made[key].shape) == shape, key
+        if isinstance(recorded, list):  # the converter computed them in float32
+            np.testing.assert_allclose(made[key].ravel(), recorded, rtol=3e-7, err_msg=key)
+        else:
+            assert f"{zlib.crc32(made[key].tobytes()):08x}" == recorded, key
+    given = sv.Map.read(case["map"])
+    try:
+        back = given.inverse()
+    except MapError:
+        assert any(rule.has_arithmetic and rule.tensors for rule in given.parsed)
+        return
+    sv.save(tmp_path / "made.safetensors", made)
+    assert sv.diff(tmp_path / "made.safetensors", source, map=back).equal
+
+
+def test_the_maps_to_gguf_are_what_the_generator_writes() -> None:
+    for name in gguf_maps.FAMILIES:
+        path = gguf_maps.MAPS / f"{name}-hf-to-gguf.toml"
+        assert path.read_text("utf-8") == gguf_maps.text_of(name)

@@ -20,7 +20,11 @@ CONFIG = {
     "num_key_value_heads": GROUPS,
     "first_k_dense_replace": 1,
 }
-FAMILIES = ("llama", "qwen3", "qwen3-moe", "mixtral", "gemma3", "deepseek-v3")
+FAMILIES = (
+    *("llama", "qwen3", "qwen3-moe", "mixtral", "gemma3", "deepseek-v3", "glm4-moe", "gpt-oss"),
+)
+DENSE_FIRST = ("deepseek-v3", "glm4-moe")
+"""Families whose first layers may be dense."""
 
 
 def hugging_face(family: str, num_dense: int = 0) -> Arrays:
@@ -60,9 +64,15 @@ def _attention(family: str) -> dict[str, tuple[int, ...]]:
             "v_proj": (GROUPS * HEAD, HIDDEN),
             "o_proj": (HIDDEN, HEADS * HEAD),
         }
-        if family in ("qwen3", "qwen3-moe", "gemma3"):
-            rows |= {"q_norm": (HEAD,), "k_norm": (HEAD,)}
-    return {f"self_attn.{name}.weight": shape for name, shape in rows.items()}
+    found = {f"self_attn.{name}.weight": shape for name, shape in rows.items()}
+    if family in ("glm4-moe", "gpt-oss"):
+        biased = ("q_proj", "k_proj", "v_proj", *(["o_proj"] if family == "gpt-oss" else []))
+        found |= {f"self_attn.{name}.bias": rows[name][:1] for name in biased}
+    if family == "gpt-oss":
+        found["self_attn.sinks"] = (HEADS,)
+    if family in ("qwen3", "qwen3-moe", "gemma3", "glm4-moe"):
+        found |= {f"self_attn.{name}_norm.weight": (HEAD,) for name in "qk"}
+    return found
 
 
 def _gated(prefix: str, width: int) -> dict[str, tuple[int, ...]]:
@@ -83,10 +93,19 @@ def _mlp(family: str, is_dense: bool) -> dict[str, tuple[int, ...]]:
             found |= {f"{prefix}.{w}.weight": (EXPERT_WIDTH, HIDDEN) for w in ("w1", "w3")}
             found[f"{prefix}.w2.weight"] = (HIDDEN, EXPERT_WIDTH)
         return found
+    if family == "gpt-oss":
+        return {
+            "mlp.router.weight": (EXPERTS, HIDDEN),
+            "mlp.router.bias": (EXPERTS,),
+            "mlp.experts.gate_up_proj": (EXPERTS, HIDDEN, 2 * EXPERT_WIDTH),
+            "mlp.experts.gate_up_proj_bias": (EXPERTS, 2 * EXPERT_WIDTH),
+            "mlp.experts.down_proj": (EXPERTS, EXPERT_WIDTH, HIDDEN),
+            "mlp.experts.down_proj_bias": (EXPERTS, HIDDEN),
+        }
     found = {"mlp.gate.weight": (EXPERTS, HIDDEN)}
     for e in range(EXPERTS):
         found |= _gated(f"mlp.experts.{e}", EXPERT_WIDTH)
-    if family == "deepseek-v3":
+    if family in DENSE_FIRST:
         found["mlp.gate.e_score_correction_bias"] = (EXPERTS,)
         found |= _gated("mlp.shared_experts", SHARED_WIDTH)
     return found
@@ -131,13 +150,11 @@ def _layer(family: str, files: Arrays) -> Arrays:
             found[f"self_attention.{right}"] = files[f"self_attn.{left}"]
         found["input_layernorm.weight"] = files["input_layernorm.weight"]
     else:
-        q, k, v = (files[f"self_attn.{name}_proj.weight"] for name in "qkv")
-        rows = [
-            q.reshape(GROUPS, HEADS // GROUPS * HEAD, HIDDEN),
-            k.reshape(GROUPS, HEAD, HIDDEN),
-            v.reshape(GROUPS, HEAD, HIDDEN),
-        ]
-        found["self_attention.linear_qkv.weight"] = np.concatenate(rows, 1).reshape(-1, HIDDEN)
+        for kind in ("weight", "bias") if "self_attn.q_proj.bias" in files else ("weight",):
+            parts = [files[f"self_attn.{name}_proj.{kind}"] for name in "qkv"]
+            rows = [part.reshape(GROUPS, -1, *part.shape[1:]) for part in parts]
+            joined = np.concatenate(rows, 1).reshape(-1, *parts[0].shape[1:])
+            found[f"self_attention.linear_qkv.{kind}"] = joined
         of = "self_attention.linear_qkv.layer_norm_weight"
         found[of] = files["input_layernorm.weight"]
     for name in "qk":
@@ -168,6 +185,24 @@ def _megatron_mlp(family: str, files: Arrays, is_dense: bool) -> Arrays:
     if is_dense:
         first, second = _halves(files, "mlp", names)
         return {"mlp.linear_fc1.weight": first, "mlp.linear_fc2.weight": second}
+    if family == "gpt-oss":
+        first = {
+            kind: np.concatenate([both[..., ::2], both[..., 1::2]], -1)
+            for kind, both in (
+                ("weight", files["mlp.experts.gate_up_proj"]),
+                ("bias", files["mlp.experts.gate_up_proj_bias"]),
+            )
+        }
+        return {
+            "self_attention.linear_proj.bias": files["self_attn.o_proj.bias"],
+            "self_attention.core_attention.softmax_offset": files["self_attn.sinks"],
+            "mlp.router.weight": files["mlp.router.weight"],
+            "mlp.router.bias": files["mlp.router.bias"],
+            "mlp.experts.experts.linear_fc1.weight": first["weight"].swapaxes(1, 2),
+            "mlp.experts.experts.linear_fc1.bias": first["bias"],
+            "mlp.experts.experts.linear_fc2.weight": files["mlp.experts.down_proj"].swapaxes(1, 2),
+            "mlp.experts.experts.linear_fc2.bias": files["mlp.experts.down_proj_bias"],
+        }
     block = "block_sparse_moe" if family == "mixtral" else "mlp"
     names = ("w1", "w3", "w2") if family == "mixtral" else names
     experts = [_halves(files, f"{block}.experts.{e}", names) for e in range(EXPERTS)]
@@ -176,7 +211,7 @@ def _megatron_mlp(family: str, files: Arrays, is_dense: bool) -> Arrays:
         "mlp.experts.experts.linear_fc1.weight": np.stack([first for first, _ in experts]),
         "mlp.experts.experts.linear_fc2.weight": np.stack([second for _, second in experts]),
     }
-    if family == "deepseek-v3":
+    if family in DENSE_FIRST:
         first, second = _halves(files, "mlp.shared_experts", names)
         found |= {
             "mlp.router.expert_bias": files["mlp.gate.e_score_correction_bias"],

@@ -29,6 +29,7 @@ _DEEPSEEK_NORMS = [
     ("post_attention_layernorm.weight[i] @ l=0:k", "mlp.linear_fc1.layer_norm_weight[i] @ l=0:k"),
     ("post_attention_layernorm.weight[i] @ l=k:", "pre_mlp_layernorm.weight[i] @ l=k:"),
 ]
+_GLM_NORMS = [_NORMS[0], *_DEEPSEEK_NORMS[1:]]
 _GEMMA_NORMS = [
     ("input_layernorm.weight[i]", "self_attention.linear_qkv.layer_norm_weight[i]"),
     ("post_attention_layernorm.weight[i]", "self_attention.linear_proj.post_layernorm.weight[i]"),
@@ -97,6 +98,17 @@ _SHARED = [
     ),
     ("mlp.shared_experts.down_proj.weight[o i]", "mlp.shared_experts.linear_fc2.weight[o i]"),
 ]
+# Rows of gate and up alternate.
+_GPT_OSS = [
+    ("self_attn.o_proj.bias[o]", "self_attention.linear_proj.bias[o]"),
+    ("self_attn.sinks[n]", "self_attention.core_attention.softmax_offset[n]"),
+    ("mlp.router.weight[e i]", "mlp.router.weight[e i]"),
+    ("mlp.router.bias[e]", "mlp.router.bias[e]"),
+    ("mlp.experts.gate_up_proj[e i (o w)]", "mlp.experts.experts.linear_fc1.weight[e (w o) i]"),
+    ("mlp.experts.gate_up_proj_bias[e (o w)]", "mlp.experts.experts.linear_fc1.bias[e (w o)]"),
+    ("mlp.experts.down_proj[e i o]", "mlp.experts.experts.linear_fc2.weight[e o i]"),
+    ("mlp.experts.down_proj_bias[e o]", "mlp.experts.experts.linear_fc2.bias[e o]"),
+]
 _HEADS: dict[str, int | str] = {
     "g": "config:num_key_value_heads",
     "r": "config:num_attention_heads / config:num_key_value_heads",
@@ -118,7 +130,11 @@ class Family:
     """What its users should know."""
 
 
-MODELS = {"llama": ["llama", "mistral", "qwen2"], "gemma3": ["gemma3_text"]}
+MODELS = {
+    "llama": ["llama", "mistral", "qwen2"],
+    "gemma3": ["gemma3_text"],
+    "deepseek-v3": ["deepseek_v3", "kimi_k2"],
+}
 """The model types of Hugging Face whose names are others than the family's."""
 _NORM_NOTE = (
     "The norm before the experts has the name that Transformer Engine gives it, as in training.",
@@ -139,8 +155,23 @@ FAMILIES = {
             "The norms after attention and MLP have Megatron-Bridge's names.",
         ),
     ),
+    "gpt-oss": Family(
+        "GPT-OSS",
+        [*_MOE_NORMS, *_ATTENTION, *_GPT_OSS],
+        {**_HEADS, "w": 2},
+        (*_NORM_NOTE, "Weights in MXFP4 are dequantized first."),
+    ),
+    "glm4-moe": Family(
+        "GLM-4.5 to 4.7",
+        [*_GLM_NORMS, *_ATTENTION, *_QK_NORMS, *_DENSE, *_MOE, *_SHARED],
+        {**_HEADS, "k": "config:first_k_dense_replace"},
+        (
+            "The layers of multi-token prediction are not in it. Megatron-core stores a model with",
+            "dense layers layer by layer, so that only models without them have stacked layers.",
+        ),
+    ),
     "deepseek-v3": Family(
-        "DeepSeek-V3",
+        "DeepSeek-V3, Kimi K2",
         [*_DEEPSEEK_NORMS, *_LATENT, *_DENSE, *_MOE, *_SHARED],
         {"k": "config:first_k_dense_replace"},
         (
@@ -186,7 +217,7 @@ def _layer_rules(family: Family, is_stacked: bool, to_megatron: bool) -> list[tu
     for left, right in family.layers:
         if is_stacked and "l=0:k" in right:
             continue  # Stacked layers are all alike: none of them is dense.
-        if is_stacked and family.sizes.keys() == {"k"} and (left, right) in _DENSE:
+        if is_stacked and "k" in family.sizes and (left, right) in _DENSE:
             continue
         if is_stacked or not to_megatron:
             left, right = (re.sub(r" @ l=(0:k|k:)$", "", side) for side in (left, right))
@@ -225,7 +256,7 @@ def text_of(name: str, is_stacked: bool, to_megatron: bool) -> str:
     lines += [f'about = "{family.title}: from {sides[0]} to {sides[1]}."']
     lines += [f"models = {json.dumps(MODELS.get(name, [name.replace('-', '_')]))}", "rules = ["]
     lines += [f'    "{rule}",' for rule in rules]
-    lines += ["]", "", "[sizes]", *(f'{size} = "{value}"' for size, value in sizes.items())]
+    lines += ["]", "", "[sizes]", *(f"{n} = {json.dumps(value)}" for n, value in sizes.items())]
     return "\n".join(lines) + "\n"
 
 

@@ -15,6 +15,7 @@ from shardvar.maps.shipped import shipped_maps
 from spec_tests.helpers.map_arrays import map_arrays
 from spec_tests.helpers.megatron_checkpoints import (
     CONFIG,
+    DENSE_FIRST,
     FAMILIES,
     SIZES,
     Arrays,
@@ -40,7 +41,7 @@ def assert_equal(made: Arrays, right: Arrays) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_both_directions_are_what_the_formulas_say(family: str, layout: str) -> None:
     is_stacked = layout == "megatron"
-    num_dense = 0 if is_stacked or family != "deepseek-v3" else 1
+    num_dense = 0 if is_stacked or family not in DENSE_FIRST else 1
     files = hugging_face(family, num_dense)
     stored = megatron(family, files, is_stacked)
     frequencies = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(4, np.float32)}
@@ -75,7 +76,7 @@ def test_biases_of_queries_keys_and_values_follow_the_weights() -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sizes_come_from_config_json(family: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
-    files = hugging_face(family, num_dense=1 if family == "deepseek-v3" else 0)
+    files = hugging_face(family, num_dense=1 if family in DENSE_FIRST else 0)
     tensors = {key: ("float32", array.shape) for key, array in files.items()}
     found = fit_map(Map.read(f"{family}-hf-to-megatron-layers"), tensors, (), {}, str(tmp_path))
     assert found.problems == ()

@@ -30,18 +30,21 @@ EXPERTS = {
     "moe_ffn_hidden_size": tiny.EXPERT_WIDTH,
     "moe_token_dispatcher_type": "allgather",
 }
-LATENT = {
-    "multi_latent_attention": True,
+SHARED = {
     "moe_layer_freq": [0, 1, 1],
+    "moe_shared_expert_intermediate_size": tiny.SHARED_WIDTH,
+    "moe_router_enable_expert_bias": True,
+    "moe_router_score_function": "sigmoid",
+    "qk_layernorm": True,
+}
+LATENT = {
+    **SHARED,
+    "multi_latent_attention": True,
     "q_lora_rank": tiny.LATENT_Q,
     "kv_lora_rank": tiny.LATENT_KV,
     "qk_head_dim": tiny.NOPE,
     "qk_pos_emb_head_dim": tiny.ROPE,
     "v_head_dim": tiny.VALUE,
-    "moe_shared_expert_intermediate_size": tiny.SHARED_WIDTH,
-    "moe_router_enable_expert_bias": True,
-    "moe_router_score_function": "sigmoid",
-    "qk_layernorm": True,
     "rope_type": "rope",
 }
 
@@ -86,16 +89,23 @@ def stored_by_megatron(family: str, is_stacked: bool) -> dict[str, tuple[int, ..
             super().__init__()
 
     spec: Any
-    if family == "deepseek-v3":
-        config: Any = MLATransformerConfig(**SHAPE, **EXPERTS, **LATENT)
+    if family in tiny.DENSE_FIRST:
+        config: Any = (
+            MLATransformerConfig(**SHAPE, **EXPERTS, **LATENT)
+            if family == "deepseek-v3"
+            else TransformerConfig(**SHAPE, **GROUPED, **EXPERTS, **SHARED, add_qkv_bias=True)
+        )
         spec = specs.get_gpt_decoder_block_spec(
             config, use_transformer_engine=False, normalization="RMSNorm"
         )
         layers = spec.layer_specs
     else:
-        experts = EXPERTS if family in ("mixtral", "qwen3-moe") else {}
+        experts = EXPERTS if family in ("mixtral", "qwen3-moe", "gpt-oss") else {}
         has_norms = family in ("qwen3", "qwen3-moe", "gemma3")
-        config = TransformerConfig(**SHAPE, **GROUPED, **experts, qk_layernorm=has_norms)
+        sinks = {"add_bias_linear": True, "softmax_type": "learnable"} if family == "gpt-oss" else {}
+        config = TransformerConfig(
+            **{**SHAPE, **GROUPED, **experts, **sinks}, qk_layernorm=has_norms
+        )
         spec = specs.get_gpt_layer_local_spec(
             num_experts=experts.get("num_moe_experts"),
             moe_grouped_gemm=False,
@@ -103,7 +113,7 @@ def stored_by_megatron(family: str, is_stacked: bool) -> dict[str, tuple[int, ..
             normalization="RMSNorm",
         )
         layers = [spec]
-    for layer in layers:
+    for layer in layers if family != "gpt-oss" else ():
         layer.submodules.self_attention.submodules.core_attention = NoCore
     model = GPTModel(
         config,
@@ -131,12 +141,12 @@ def local(key: str) -> str:
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_a_map_makes_the_keys_and_shapes_of_a_model(family: str, layout: str) -> None:
     is_stacked = layout == "megatron"
-    if family == "deepseek-v3" and is_stacked:
+    if family in tiny.DENSE_FIRST and is_stacked:
         pytest.skip("a model with dense layers is stored layer by layer")
     stored = stored_by_megatron(family, is_stacked)
     given = Map.read(f"{family}-hf-to-{layout}")
     sizes = {name: size for name, size in tiny.SIZES.items() if name in given.sizes}
-    files = tiny.hugging_face(family, num_dense=1 if family == "deepseek-v3" else 0)
+    files = tiny.hugging_face(family, num_dense=1 if family in tiny.DENSE_FIRST else 0)
     made = map_arrays(given.extended(sizes=sizes), files)
     shapes = {local(key): array.shape for key, array in made.items()}
     if family == "gemma3":

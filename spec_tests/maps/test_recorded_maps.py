@@ -15,7 +15,7 @@ import pytest
 import shardvar as sv
 from shardvar.errors import MapError
 from shardvar.maps.shipped import choose_map
-from spec_tests.map_generators import gguf_maps
+from spec_tests.map_generators import gguf_maps, maxtext_maps
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "maps"
 CASES = {
@@ -54,7 +54,8 @@ def test_a_map_makes_what_the_converter_made_and_goes_back(name: str, tmp_path: 
     assert sv.diff(tmp_path / "made.safetensors", source, map=back).equal
 
 
-def test_the_maps_to_gguf_are_what_the_generator_writes() -> None:
-    for name in gguf_maps.FAMILIES:
-        path = gguf_maps.MAPS / f"{name}-hf-to-gguf.toml"
-        assert path.read_text("utf-8") == gguf_maps.text_of(name)
+def test_the_files_are_what_the_generators_write() -> None:
+    for target, of in (("gguf", gguf_maps), ("maxtext", maxtext_maps)):
+        for name in of.FAMILIES:
+            path = of.MAPS / f"{name}-hf-to-{target}.toml"
+            assert path.read_text("utf-8") == of.text_of(name)

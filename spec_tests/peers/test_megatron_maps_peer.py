@@ -102,7 +102,9 @@ def stored_by_megatron(family: str, is_stacked: bool) -> dict[str, tuple[int, ..
     else:
         experts = EXPERTS if family in ("mixtral", "qwen3-moe", "gpt-oss") else {}
         has_norms = family in ("qwen3", "qwen3-moe", "gemma3")
-        sinks = {"add_bias_linear": True, "softmax_type": "learnable"} if family == "gpt-oss" else {}
+        sinks = (
+            {"add_bias_linear": True, "softmax_type": "learnable"} if family == "gpt-oss" else {}
+        )
         config = TransformerConfig(
             **{**SHAPE, **GROUPED, **experts, **sinks}, qk_layernorm=has_norms
         )

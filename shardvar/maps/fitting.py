@@ -664,7 +664,11 @@ def fit_rules(
         judged = [key for key in judged if key not in by_name and not _is_any(factors, key)]
     shapes = {key: tensors[key][1] for key in judged if key in tensors}
     why = partial(why_unused, rules=rules, tensors=tensors, size_of=size_of)
-    problems += check_uses(rules, shapes, fitting.uses, by_name, judged, fitting.taken, why)
+    unused = {n for n, rule in enumerate(rules) if not matched[n] and rule.source.key.text} - {
+        *idle
+    }
+    some = rules, shapes, fitting.uses, by_name, judged, fitting.taken, why, unused
+    problems += check_uses(*some)
     counts = Counter(chain(owner.values(), *fitting.taken.values()))
     names = {key: fitting.names[owner[key]][key] for key in tensors if key in owner}
     plan = MapPlan(targets, fitting.left_out, names, owner, tensors)

@@ -164,16 +164,23 @@ def nearest_key(key: str, keys: Iterable[str]) -> str:
     return found[0] if found else ""
 
 
-def nearest_rule(key: str, rules: Sequence[MapRule]) -> int | None:
-    """Return the position of the rule whose source is spelled most like a key; None without one."""
-    plain = re.sub("[0-9]+", "#", key)
-    best, found = 0.0, None
-    matcher = SequenceMatcher(b=plain, autojunk=False)
-    for number, rule in enumerate(rules):
-        matcher.set_seq1(re.sub(r"\{[^}]*\}|[0-9]+", "#", rule.source.key.text))
-        if matcher.real_quick_ratio() > best and (ratio := matcher.ratio()) > best:
-            best, found = ratio, number
-    return found
+def nearest_rule(key: str, rules: Sequence[MapRule], unused: Collection[int]) -> int | None:
+    """Return the position of the rule whose source is spelled most like a key, if possible one that
+    matches no key; None without any."""
+    ratios = [likeness(key, rule) for rule in rules]
+    near = [number for number in unused if ratios[number] >= NEAR]
+    found = max(near or range(len(rules)), key=ratios.__getitem__, default=None)
+    return found if found is not None and ratios[found] else None
+
+
+NEAR = 0.8
+"""The likeness from which a rule is taken for a misspelt one."""
+
+
+def likeness(key: str, rule: MapRule) -> float:
+    """Return how much of a key is spelled as the source of a rule is, apart from numbers."""
+    pattern = re.sub(r"\{[^}]*\}|[0-9]+", "#", rule.source.key.text)
+    return SequenceMatcher(a=pattern, b=_DIGITS.sub("#", key), autojunk=False).ratio()
 
 
 def why_unmatched(key: str, pattern: KeyPattern) -> str:

@@ -34,9 +34,11 @@ from shardvar.maps.language import (
 )
 from shardvar.maps.matching import (
     ALL,
+    NEAR,
     Bounds,
     Match,
     RuleExtents,
+    likeness,
     nearest_rule,
     solve,
     why_unmatched,
@@ -93,12 +95,13 @@ def check_uses(
     keys: Sequence[str],
     selected: Collection[str],
     explain: Callable[[str], Problem | None],
+    unused: Collection[int],
 ) -> Iterator[Problem]:
     """Yield problems of the use of each key; rules match only the names of ``unselected``.
 
-    ``explain`` may know the problem of a key that no rule takes.
+    ``explain`` may know the problem of a key that no rule takes, and ``unused`` rules match no key.
     """
-    described = 0
+    described, misspelt = 0, dict[int, str]()
     for key in keys:
         if key in selected or key in uses:
             if key in shapes:
@@ -115,13 +118,20 @@ def check_uses(
         if key in unselected:
             rule = _named([unselected[key]], rules)
             near = f"; {rule} matches its name and not its numbers"
-        elif (number := nearest_rule(key, rules)) is not None:
+        elif (number := nearest_rule(key, rules, unused)) is not None:
+            if number in unused and likeness(key, rules[number]) >= NEAR:
+                misspelt.setdefault(number, key)
             why = why_unmatched(key, rules[number].source.key)
             near = f"; the nearest is {_named([number], rules)}{f', where {why}' if why else ''}"
         yield Problem(
             f"{key!r} is matched by no rule{near}.",
             f"Add a rule for it, or leave it out: '{quoted_key(key)} -> nothing'.",
         )
+    for number, key in misspelt.items():
+        cause = (
+            f"Rule {number + 1}, {rules[number].text!r}, matches no key, and is most like {key!r}."
+        )
+        yield Problem(cause, "Correct its name, or remove the rule.")
 
 
 def _named(numbers: Sequence[int], rules: Sequence[MapRule], mark: str = "") -> str:

@@ -501,6 +501,35 @@ def test_one_problem_does_not_hide_another() -> None:
     assert [each[:7].rstrip(",") for each in found] == ["Rule 1", "Rule 2", "'z': it"]
 
 
+def test_a_misspelt_rule_is_named_itself_and_is_a_problem_of_its_own() -> None:
+    at = "model.layers.{l}.self_attn."
+    rules = [f"{at}{{s:k|v|o}}_proj.weight -> {{l}}.{{s:k|v|o}}", f"{at}q_porj.weight -> {{l}}.q"]
+    keys = [f"model.layers.0.self_attn.{name}_proj.weight" for name in "qkvo"]
+    key, misspelt = _problems(["norm -> n", *rules], dict.fromkeys(keys, (2,)))
+    assert "q_proj.weight' is matched by no rule; the nearest is rule 3" in key
+    assert misspelt.startswith(
+        f"Rule 3, {rules[1]!r}, matches no key, and is most like {keys[0]!r}"
+    )
+
+
+FILTERS = {
+    "key of the target": (
+        "a.0.*",
+        "filter and exclude take keys of the source, and 'a.0.q' is one",
+    ),
+    "key of neither": ("b.*", "No tensor matches b.*."),
+}
+
+
+@pytest.mark.parametrize("kind", FILTERS)
+def test_a_filter_says_whose_keys_it_takes(kind: str, tmp_path: Path) -> None:
+    given, words = FILTERS[kind]
+    sv.save(tmp_path / "m.npz", {"l.0.q": np.ones(2), "l.1.q": np.ones(2)})
+    with pytest.raises(sv.errors.ShardvarError) as caught:
+        sv.reshard(tmp_path / "m.npz", tmp_path / "n.npz", map=["l.{l}.q -> a.{l}.q"], filter=given)
+    assert words in str(caught.value)
+
+
 def test_a_missing_size_is_not_called_a_circle_by_the_next_rule() -> None:
     found = _problems(["a[v] @ v=0:n -> x[v]", "b[v] @ v=0:n -> y[v]"], {"a": (3,), "b": (3,)})
     assert [each.rpartition(": ")[2] for each in found] == ["The size n is not given."] * 2

@@ -201,7 +201,7 @@ class Evaluation:
             if not bound:
                 value = self.joined(factors, window, np.multiply, np.divide, _inverse)
                 total = value if total is None else self.added(total, value)
-            for some, rows in self.portions(bound, window):
+            for some, rows in self.portions(factors, bound, window):
                 values = [(sign, self.value(part, some)) for sign, part in factors]
                 for row in range(rows):
                     parts = [(sign, _row(value, bound[-1], row)) for sign, value in values]
@@ -233,12 +233,18 @@ class Evaluation:
     def empty(self, window: BlockRange) -> Any:
         return np.full((1,) * len(window[1]), True if self.is_finite else 0.0)
 
-    def portions(self, bound: Sequence[int], window: BlockRange) -> Any:
-        """Yield windows with some values of bound indices, ascending, and how many of the last one."""
+    def portions(self, tree: TermTree, bound: Sequence[int], window: BlockRange) -> Any:
+        """Yield windows with some values of bound indices, ascending, and how many of the last one,
+        as many as the operands of a tree may be held."""
         if not bound:
             return
         extents = [self.arithmetic.bound[place] for place in bound]
-        most = max(1, min(256, _MOST_HELD // max(1, self.largest(window))))
+        views = (self.arithmetic.views[place] for place in view_places(tree))
+        sizes = [
+            prod(n for n, (axis, _) in zip(window[1], view.steps, strict=True) if axis >= 0)
+            for view in views
+        ]
+        most = max(1, min(256, _MOST_HELD // max(1, *sizes)))
         for outer in product(*map(range, extents[:-1])):
             for begin in range(0, extents[-1], most):
                 first, counts = [*window[0]], [*window[1]]
@@ -247,14 +253,6 @@ class Evaluation:
                     first[place], counts[place] = at, 1
                 counts[bound[-1]] = rows
                 yield (tuple(first), tuple(counts)), rows
-
-    def largest(self, window: BlockRange) -> int:
-        """The elements of the largest operand of a window."""
-        sizes = [
-            prod(n for n, (axis, _) in zip(window[1], view.steps, strict=True) if axis >= 0)
-            for view in self.arithmetic.views
-        ]
-        return max(sizes, default=1)
 
     def sum(self, tree: TermTree, window: BlockRange) -> Any:
         """A sum that the text asks for: all of it at once if it is small, and kept."""
@@ -288,7 +286,7 @@ class Evaluation:
     def ascending(self, tree: TermTree, window: BlockRange) -> Any:
         word, place, inner, count = tree
         total = None
-        for some, rows in self.portions((place,), window):
+        for some, rows in self.portions(inner, (place,), window):
             values = self.value(inner, some)
             for row in range(rows):
                 term = _row(values, place, row)

@@ -17,7 +17,16 @@ from math import prod
 from typing import Any
 
 from shardvar.errors import MapError
-from shardvar.maps.expressions import SizeOf, TermTree, float_of, is_constant, number_of, subtrees
+from shardvar.maps.expressions import (
+    SizeOf,
+    TermTree,
+    bound_names,
+    float_of,
+    is_constant,
+    number_of,
+    subtrees,
+    word_of,
+)
 from shardvar.maps.language import MapRule, NumberPart, Side
 from shardvar.maps.matching import (
     Match,
@@ -193,7 +202,7 @@ def computed_piece(contribution: Contribution, target: TensorAxes) -> Piece:
     free, extents = contribution.free(), contribution.selected
     unrolled = {name for names in binding.in_keys for name in names}
     in_axes = {name for placed in binding.axes for axis in placed.axes for name in axis}
-    summed = [name for name in dict.fromkeys(_summed_names(rule.tree)) if name not in unrolled]
+    summed = [name for name in dict.fromkeys(bound_names(rule.tree)) if name not in unrolled]
     bound = [name for name in summed if name in in_axes]
     compiler = _Compiler(contribution, binding, [*bound, *free])
     tree = compiler.compiled(rule.tree, {})
@@ -208,15 +217,6 @@ def computed_piece(contribution: Contribution, target: TensorAxes) -> Piece:
     source = next((view for view in merged if view.key), nothing)
     arithmetic = Arithmetic(tree, whole, tuple(extents[name] for name in bound))
     return Piece(contribution.number, shape, source, filled, arithmetic)
-
-
-def _summed_names(tree: TermTree) -> list[str]:
-    found = list[str]()
-    for part in subtrees(tree):
-        found += _summed_names(part)
-    if isinstance(tree, tuple):
-        found += [tree[1]] if tree[0] in ("sum", "mean") else tree[2] if tree[0] == "*" else ()
-    return found
 
 
 class _Compiler:
@@ -340,10 +340,10 @@ def by_one_number(value: Fraction) -> tuple[str, float] | None:
 
 def _indices(tree: TermTree) -> list[str]:
     """The indices on whose values a tree of numbers depends."""
-    if isinstance(tree, tuple) and tree[0] in ("index", "item"):
+    if word_of(tree) in ("index", "item"):
         return [tree[-1]]
     found = [name for part in subtrees(tree) for name in _indices(part)]
-    if isinstance(tree, tuple) and tree[0] in ("sum", "mean"):
+    if word_of(tree) in ("sum", "mean"):
         found = [name for name in found if name != tree[1]]
     return found
 

@@ -66,7 +66,8 @@ class Expression:
         except ZeroDivisionError:
             value = Fraction(1, 2)
         if value.denominator != 1:
-            sides = [str(number_of(tree, size_of)) for _, tree in _factors(self.tree)]
+            factors = subtrees(self.tree) if word_of(self.tree) == "*" else ()
+            sides = [str(number_of(tree, size_of)) for tree in factors]
             given = " / ".join(sides) if len(sides) == 2 else f"{float(value)}"
             raise MapError(
                 f"The size {self.text!r} is not an integer: {given}.",
@@ -77,10 +78,6 @@ class Expression:
         return int(value)
 
 
-def _factors(tree: TermTree) -> tuple[tuple[int, TermTree], ...]:
-    return tree[1] if isinstance(tree, tuple) and tree[0] == "*" else ()
-
-
 def subtrees(tree: TermTree) -> Iterator[TermTree]:
     """Yield the trees right below a tree."""
     if isinstance(tree, tuple):
@@ -88,34 +85,40 @@ def subtrees(tree: TermTree) -> Iterator[TermTree]:
             yield part[1] if tree[0] in "+*" else part
 
 
+def walk(tree: TermTree) -> Iterator[TermTree]:
+    """Yield a tree and all trees in it, in the order of the text."""
+    yield tree
+    for part in subtrees(tree):
+        yield from walk(part)
+
+
+def word_of(tree: TermTree) -> str:
+    """Return the operator of a tree; empty for a number and for a name."""
+    return tree[0] if isinstance(tree, tuple) else ""
+
+
 def tree_names(tree: TermTree) -> Iterator[str]:
     """Yield the names of sizes and of indices in a tree."""
-    if isinstance(tree, str):
-        yield tree
-    for part in subtrees(tree):
-        yield from tree_names(part)
+    return (each for each in walk(tree) if isinstance(each, str))
 
 
-def list_items(tree: TermTree) -> Iterator[tuple[str, str]]:
-    """Yield the elements of lists in a tree, each as the list and the index."""
-    if isinstance(tree, tuple) and tree[0] == "item":
-        yield tree[1], tree[2]
-    for part in subtrees(tree):
-        yield from list_items(part)
+def bound_names(tree: TermTree) -> Iterator[str]:
+    """Yield the indices that sums and products of a tree are over."""
+    for each in walk(tree):
+        if word_of(each) in ("sum", "mean"):
+            yield each[1]
+        elif word_of(each) == "*":
+            yield from each[2]
 
 
 def is_constant(tree: TermTree) -> bool:
     """Return True if a tree has no tensor, and no number that is rounded already."""
-    if isinstance(tree, tuple) and tree[0] in ("tensor", "float"):
-        return False
-    return all(map(is_constant, subtrees(tree)))
+    return not any(word_of(each) in ("tensor", "float") for each in walk(tree))
 
 
 def tensors_of(tree: TermTree) -> list[int]:
     """Return the positions of the tensors in a tree, in the order of the text."""
-    if isinstance(tree, tuple) and tree[0] == "tensor":
-        return [tree[1]]
-    return [number for part in subtrees(tree) for number in tensors_of(part)]
+    return [each[1] for each in walk(tree) if word_of(each) == "tensor"]
 
 
 def replaced(tree: TermTree, change: Callable[[TermTree], TermTree]) -> TermTree:

@@ -21,7 +21,7 @@ import numpy as np
 from shardvar.errors import MapError
 from shardvar.layout.dtypes import Ints, is_whole
 from shardvar.layout.region import find_flaw, find_overlap
-from shardvar.maps.expressions import SizeOf, list_items
+from shardvar.maps.expressions import SizeOf, walk, word_of
 from shardvar.maps.language import (
     ELLIPSIS,
     AxisNames,
@@ -541,9 +541,10 @@ def contributions_of(
     extent = {**selected}
     for name in repeated:
         size = extents.selected(name)
-        lists = (each for each, index in list_items(fitted.rule.tree) if index == name)
-        if size is None and (numbers := next(lists, "")):
-            size = len(fitted.size_of(numbers))
+        items = [each for each in walk(fitted.rule.tree) if word_of(each) == "item"]
+        lists = [numbers for _, numbers, index in items if index == name]
+        if size is None and lists:
+            size = len(fitted.size_of(lists[0]))
         if size is None:
             cause = f"The size of {name} in {fitted.rule.text!r} is not known, and only the target has it."
             raise MapError(cause, f"Give {name} in sizes, or --size {name}=N.")

@@ -7,10 +7,10 @@ The indices of the definition get the names of its use. An index that is summed 
 name, if the rule that uses it has one of its name.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from shardvar.errors import MapError
-from shardvar.maps.expressions import TermTree, is_constant, replaced, subtrees
+from shardvar.maps.expressions import TermTree, bound_names, is_constant, replaced, word_of
 from shardvar.maps.language import (
     AxisNames,
     KeyPart,
@@ -47,7 +47,7 @@ def _expand(
     tensors, origins, names = list[Side](), list[int | None](), set(rule.names())
 
     def change(tree: TermTree) -> TermTree:
-        if not (isinstance(tree, tuple) and tree[0] == "tensor"):
+        if word_of(tree) != "tensor":
             return tree
         side = rule.tensors[tree[1]]
         if not side.key.text.startswith("$"):
@@ -61,7 +61,7 @@ def _expand(
             cause = f"{' and '.join(sorted(some))} depend on each other."
             raise MapError(cause, "Compute one of them otherwise.")
         inner = _expand(hidden[number], hidden, (*within, number), used)
-        for name in (*inner.summed(), *_bound(inner.tree)):
+        for name in (*inner.summed(), *bound_names(inner.tree)):
             fresh = name
             while name not in new and fresh in names:
                 fresh += "_"
@@ -71,7 +71,7 @@ def _expand(
         origins.extend(number if each is None else each for each in inner.origins)
 
         def rename(part: TermTree) -> TermTree:
-            if isinstance(part, tuple) and part[0] == "tensor":
+            if word_of(part) == "tensor":
                 return ("tensor", first + part[1])
             return new.get(part, part) if isinstance(part, str) else part
 
@@ -112,16 +112,6 @@ def _names_of_part(part: KeyPart) -> AxisNames:
     if isinstance(part, NumberPart):
         return part.axis
     return () if isinstance(part, str) else (part.name,)
-
-
-def _bound(tree: TermTree) -> Iterator[str]:
-    """Yield the indices that sums and products of a tree are over."""
-    if isinstance(tree, tuple):
-        if tree[0] in ("sum", "mean"):
-            yield tree[1]
-        yield from tree[2] if tree[0] == "*" else ()
-        for part in subtrees(tree):
-            yield from _bound(part)
 
 
 def _renamed_side(side: Side, new: Mapping[str, str]) -> Side:

@@ -214,6 +214,12 @@ class ExpressionReader:
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
 
+    def take(self, pattern: "re.Pattern[str]") -> "re.Match[str] | None":
+        """Step over what a pattern matches here."""
+        found = pattern.match(self.text, self.at)
+        self.at = found.end() if found else self.at
+        return found
+
     def sign(self, signs: str) -> str:
         """Step over the next sign if it is among ``signs``, and return it, else an empty text."""
         found = _TOKEN.match(self.text, self.at)

@@ -264,12 +264,20 @@ _BRACKETS = "For a tensor, write brackets: {0}[...]. For a size, give it: --size
 _DIGITS = r"[0-9]+(?:\.[0-9]+)?(?:[eE]-?[0-9]+)?"
 _NUMBER = re.compile(rf"\s*(-?{_DIGITS}(?:(?:\*\*|[-+*/]){_DIGITS})*)(?=[\s),]|$)")
 """A number, in digits and signs."""
-_CALL = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\(")
+_IDENTIFIER = "([A-Za-z_][A-Za-z0-9_]*)"
+_CALL = re.compile(rf"\s*{_IDENTIFIER}\(")
+_ELEMENT = re.compile(rf"\s*{_IDENTIFIER}\s*\)")
+_INDEX = re.compile(rf"\s*{_IDENTIFIER}\s*:\s")
+_RANGE = re.compile(rf"\s*{_IDENTIFIER}\s*=")
+_COMMA, _COLON, _AT, _WORD = map(re.compile, (r"\s*,", r"\s*:", r"\s*@", r"\s*(\S*)"))
+_ARROW = re.compile(r"\s->(\s|$)")
+_END_OF_RANGE = re.compile(r"$|[,)]|(->|times|plus|as|else|if)(\s|$)")
+_SUMS = ("sum", "mean")
 _SIGN = re.compile(r"\s*(\*\*(?=[\s(])|[-+*/](?=[\s(])|[()]|(?:times|plus)(?=\s))")
 _MINUS = re.compile(r"\s*-(?=\(|[A-Za-z_][A-Za-z0-9_]*\()")
 _WORDS = {"times": "*", "plus": "+"}
 _ENDS = re.compile(r"\s*(?:$|[),@+/*]|->|-\s|(?:as|else|if)\s|(?:times|plus)\s)")
-_IF = re.compile(r"if\s+config:(\S+)\s+(!?=)\s+(\S+)$")
+_IF = re.compile(r"\s*if\s+config:(\S+)\s+(!?=)\s+(\S+)$")
 
 
 def parse_rule(text: str, number: int | None = None) -> MapRule:
@@ -300,7 +308,7 @@ def parse_rule(text: str, number: int | None = None) -> MapRule:
 
 def _parse(reader: "_Reader") -> MapRule:
     is_again = reader.word("also")
-    is_rest = not reader.begins("rest ->") and reader.word("rest")
+    is_rest = not reader.left.startswith("rest ->") and reader.word("rest")
     begin = reader.at
     tree = reader.sum(0)
     left = reader.text[begin : reader.at].strip()
@@ -312,12 +320,12 @@ def _parse(reader: "_Reader") -> MapRule:
         if target.text.lower() in ("nothing", "none", "null"):
             cause = f"{target.text!r} would be the name of a tensor."
             raise MapError(cause, "To leave one out, write '-> nothing'. Quote a key of this name.")
-        if re.match(r"\s*(\*\*|[-+*/]|times|plus)(\s|$)", reader.text[reader.at :]):
+        if re.match(r"(\*\*|[-+*/]|times|plus)(\s|$)", reader.left):
             raise reader.unexpected("the end of the rule", "Write arithmetic left of '->'.")
         dtype = reader.dtype() if reader.word("as") else ""
         fill = reader.number_of_else() if reader.word("else") else None
-    condition = reader.condition() if reader.begins("if ") else None
-    if not reader.is_at_end():
+    condition = reader.condition() if reader.left.startswith("if ") else None
+    if reader.left:
         raise reader.unexpected("the end of the rule", _ONE_TARGET)
     is_bare = NAME.fullmatch(left) or _NUMBER.fullmatch(left)
     if is_bare and (target is None or ELLIPSIS in target.axes):  # a key
@@ -377,9 +385,7 @@ class _Reader(ExpressionReader):
 
     def sign(self, signs: str) -> str:
         if signs == "-":
-            found = _MINUS.match(self.text, self.at)
-            self.at = found.end() if found else self.at
-            return "-" if found else ""
+            return "-" if self.take(_MINUS) else ""
         found = _SIGN.match(self.text, self.at)
         sign = _WORDS.get(found[1], found[1]) if found else ""
         if found is None or sign not in signs.split():
@@ -400,12 +406,10 @@ class _Reader(ExpressionReader):
         return ("tensor", len(self.tensors) - 1)
 
     def atom(self, depth: int) -> TermTree:
-        found = _NUMBER.match(self.text, self.at)
-        if found:
-            self.at = found.end()
+        if found := self.take(_NUMBER):
             return parse_expression(found[1]).tree
-        if found := _CALL.match(self.text, self.at):
-            return self.call(found[1], found.end(), depth)
+        if found := self.take(_CALL):
+            return self.call(found[1], depth)
         is_first = not self.tensors and self.text[: self.at].strip() in ("", "also", "rest")
         side = self.side()
         if self.text[self.at : self.at + 1] in [*"+-*/"]:
@@ -420,27 +424,26 @@ class _Reader(ExpressionReader):
             return self.add(side) if is_key else side.text
         return side.text if side.text.startswith("config:") else self.add(side)
 
-    def call(self, name: str, stop: int, depth: int) -> TermTree:
+    def call(self, name: str, depth: int) -> TermTree:
         """Read what follows the name of a function, or of a list, and its bracket."""
-        element = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*\)").match(self.text, stop)
-        if name not in FUNCTIONS and name not in ("sum", "mean") and element:
-            self.at = element.end()
-            return ("index", element[1]) if name == "index" else ("item", name, element[1])
-        if name not in (*FUNCTIONS, "sum", "mean"):
-            known = ", ".join((*FUNCTIONS, "sum", "mean", "index"))
-            near = similar(name, [*FUNCTIONS, "sum", "mean", "index"], 1)
+        opened = self.at - len(name) - 1
+        if name not in FUNCTIONS and name not in _SUMS:
+            if element := self.take(_ELEMENT):
+                return ("index", element[1]) if name == "index" else ("item", name, element[1])
+            known = (*FUNCTIONS, *_SUMS, "index")
+            near = similar(name, known, 1)
             meant = f"Did you mean {near[0]}? " if near else ""
-            raise MapError(f"There is no function {name}.", f"{meant}There are {known}.")
-        self.at, self.depth, opened = stop, self.depth + 1, self.at
+            self.at = opened
+            raise MapError(f"There is no function {name}.", f"{meant}There are {', '.join(known)}.")
+        self.depth += 1
         parts: list[TermTree] = []
-        if name in ("sum", "mean"):
-            index = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*:\s").match(self.text, self.at)
+        if name in _SUMS:
+            index = self.take(_INDEX)
             if index is None:
                 raise self.unexpected("an index", f"Write {name}(j: x[i j]), with its index.")
-            self.at, parts = index.end(), [index[1]]
+            parts = [index[1]]
         parts.append(self.sum(depth + 1))
-        while comma := re.compile(r"\s*,").match(self.text, self.at):
-            self.at = comma.end()
+        while self.take(_COMMA):
             parts.append(self.sum(depth + 1))
         self.close()
         count = FUNCTIONS.get(name, 2)
@@ -460,9 +463,8 @@ class _Reader(ExpressionReader):
 
     def token(self) -> str:
         """Read up to the next space."""
-        found = re.compile(r"\s*(\S*)").match(self.text, self.at)
-        self.at = len(self.text) if found is None else found.end()
-        return "" if found is None else found[1]
+        found = self.take(_WORD)
+        return found[1] if found else ""
 
     def number_of_else(self) -> str:
         number = self.token()
@@ -471,62 +473,53 @@ class _Reader(ExpressionReader):
         return number
 
     def condition(self) -> Condition:
-        found = _IF.match(self.rest())
+        found = self.take(_IF)
         if found is None:
             raise MapError("'if' has no condition.", "Write 'if config:NAME = value', or != .")
         return Condition(found[1], found[3].strip("'\""), found[2] == "=")
 
     def no_arrow(self) -> MapError:
-        if self.is_at_end():
+        if not self.left:
             return MapError("' -> ' is missing.", _SPACES if "->" in self.text else _GRAMMAR)
         remedy = _QUOTES if "->" in self.text else _GRAMMAR
         if self.sees("as"):
             remedy = "Write 'as' after the target."
-        if self.begins("@"):
+        if self.left.startswith("@"):
             remedy = "Separate ranges by commas: @ a=0, b=1:3."
         return self.unexpected("'->', '@' or a sign", remedy)
 
     @property
+    def left(self) -> str:
+        """The text from the next character on that is not a space."""
+        return self.text[self.at :].lstrip()
+
+    @property
     def column(self) -> int:
         """The number of the next character that is not a space, from 1 on."""
-        return len(self.text) - len(self.text[self.at :].lstrip()) + 1
-
-    def is_at_end(self) -> bool:
-        return not self.text[self.at :].strip()
+        return len(self.text) - len(self.left) + 1
 
     def sees(self, word: str) -> bool:
-        left = self.text[self.at :].lstrip()
-        return left.startswith(word) and (len(left) == len(word) or left[len(word)].isspace())
-
-    def begins(self, text: str) -> bool:
-        return self.text[self.at :].lstrip().startswith(text)
+        return self.left.startswith(word) and not self.left[len(word) :][:1].strip()
 
     def word(self, word: str) -> bool:
-        if not self.sees(word):
-            return False
-        self.at += self.text[self.at :].index(word) + len(word)
-        return True
-
-    def rest(self) -> str:
-        left, self.at = self.text[self.at :].strip(), len(self.text)
-        return left
+        if found := self.sees(word):
+            self.at = self.column - 1 + len(word)
+        return found
 
     def unexpected(self, expected: str, remedy: str = _GRAMMAR) -> MapError:
-        left = self.text[self.at :].strip()
-        found = repr(left[:40]) if left else "the end of the rule"
+        found = repr(self.left[:40]) if self.left else "the end of the rule"
         return MapError(f"Expected {expected}, found {found}.", remedy)
 
     def expression(self) -> Expression:
         # The sign of an arrow is not a minus.
-        arrow = re.compile(r"\s->(\s|$)").search(self.text, self.at)
+        arrow = _ARROW.search(self.text, self.at)
         stop = len(self.text) if arrow is None else arrow.start()
         expression, left = read_expression(self.text[self.at : stop])
         self.at = stop - len(left)
         return expression
 
     def side(self) -> Side:
-        self.at += len(self.text[self.at :]) - len(self.text[self.at :].lstrip())
-        begin = self.at
+        self.at = begin = self.column - 1
         if self.sees("->"):
             raise self.unexpected("a key")
         key = self.key()
@@ -534,8 +527,7 @@ class _Reader(ExpressionReader):
         if self.text[self.at : self.at + 1] == "[":
             axes = self.axes()
         ranges: dict[str, Range] = {}
-        if self.text[self.at :].lstrip().startswith("@"):
-            self.at = self.text.index("@", self.at) + 1
+        if self.take(_AT):
             ranges = self.ranges()
         return Side(self.text[begin : self.at].strip(), key, axes, ranges)
 
@@ -551,12 +543,10 @@ class _Reader(ExpressionReader):
             elif character == "{":
                 parts.append(self.part())
             else:
-                plain = _PLAIN_IN_BRACKETS if self.depth else _PLAIN
-                found = plain.match(self.text, self.at)
+                found = self.take(_PLAIN_IN_BRACKETS if self.depth else _PLAIN)
                 if found is None:
                     raise MapError(f"A key has {character!r}.", _QUOTES)
                 parts.append(found[0])
-                self.at = found.end()
         if not parts:
             raise self.unexpected("a key")
         joined = list[KeyPart]()
@@ -569,10 +559,9 @@ class _Reader(ExpressionReader):
 
     def quoted(self, mark: str) -> str:
         """Read a text in quotes; a doubled quote in it is one."""
-        found = re.compile(f"{mark}((?:[^{mark}]|{mark}{mark})*){mark}").match(self.text, self.at)
+        found = self.take(re.compile(f"{mark}((?:[^{mark}]|{mark}{mark})*){mark}"))
         if found is None:
             raise MapError("A quote is not closed.", f"Write {mark} at the end of the key.")
-        self.at = found.end()
         return found[1].replace(mark * 2, mark)
 
     def part(self) -> KeyPart:
@@ -666,28 +655,22 @@ class _Reader(ExpressionReader):
 
     def ranges(self) -> dict[str, Range]:
         found: dict[str, Range] = {}
-        while True:
-            name = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*=").match(self.text, self.at)
+        while not found or self.take(_COMMA):
+            begin, name = self.at, self.take(_RANGE)
             if name is None:
                 raise self.unexpected("'name=start:stop' after '@'", "Write '@ v=0:5' or '@ v=3'.")
             if name[1] in found:
+                self.at = begin
                 raise MapError(f"'@' has {name[1]!r} twice.", "Give each index one range.")
-            self.at = name.end()
             found[name[1]] = self.range()
-            comma = re.compile(r"\s*,").match(self.text, self.at)
-            if comma is None:
-                return found
-            self.at = comma.end()
+        return found
 
     def range(self) -> Range:
         """Read ``start:stop``, where either may be left out, or one value."""
-        start = None if self.text[self.at :].lstrip().startswith(":") else self.expression()
-        colon = re.compile(r"\s*:").match(self.text, self.at)
-        if colon is None:
+        start = None if self.left.startswith(":") else self.expression()
+        if not self.take(_COLON):
             return Range(start, None, is_single=True)
-        self.at = colon.end()
-        left = self.text[self.at :].lstrip()
-        ends = not left or left[0] in ",)" or re.match(r"(->|times|plus|as|else|if)(\s|$)", left)
+        ends = _END_OF_RANGE.match(self.left)
         return Range(start, None if ends else self.expression(), is_single=False)
 
 

@@ -108,6 +108,13 @@ class KeyPattern:
     def texts(self) -> list[str]:
         return [part.name for part in self.parts if isinstance(part, TextPart)]
 
+    def rank(self) -> AxisNames:
+        """Return the indices that make the number of a checkpoint, before the first slash; else none."""
+        first, second, *_ = (*self.parts, "", "")
+        if isinstance(first, NumberPart) and isinstance(second, str) and second[:1] == "/":
+            return first.axis
+        return ()
+
 
 @dataclass(frozen=True, slots=True)
 class Range:
@@ -680,7 +687,7 @@ def _with_sums(rule: MapRule, target: Side) -> MapRule:
     tree, owners = _summed(rule.tree, frozenset(kept), rule.tensors)
     lonely = {name: texts for name, texts in owners.items() if name not in kept}
     for name, texts in lonely.items():
-        if name in (each for side in rule.tensors for each in _rank_names(side)) or not texts:
+        if name in (each for side in rule.tensors for each in side.key.rank()) or not texts:
             what = "a number of sources" if texts else "in no tensor of its product,"
             remedy = f"Write 'sum({name}: ...)', or 'mean({name}: ...)'."
             raise MapError(f"{name} is {what} and not on the right.", remedy)
@@ -715,12 +722,6 @@ def _with_sums(rule: MapRule, target: Side) -> MapRule:
             "One tensor of a rule has all texts and numbers of keys.",
         )
     return replace(rule, tree=tree)
-
-
-def _rank_names(side: Side) -> AxisNames:
-    """The indices of the number before the first slash of a key."""
-    first = side.key.parts[0] if side.key.parts else ""
-    return first.axis if isinstance(first, NumberPart) else ()
 
 
 def _summed(
@@ -762,7 +763,7 @@ def _summed(
     in_numbers = {name for part, each in found if is_constant(part) for name in each}
     summed = [n for n in owners if counts[n] > 1 and n not in kept and n not in in_numbers]
     # The numbers of sources, which two tensors may have, are never summed over unasked.
-    ranks = {name for number in tensors_of(tree) for name in _rank_names(tensors[number])}
+    ranks = {name for number in tensors_of(tree) for name in tensors[number].key.rank()}
     summed = [name for name in summed if name not in ranks]
     in_keys = {name for number in tensors_of(tree) for name in tensors[number].key.indices()}
     summed.sort(key=lambda name: name not in in_keys)

@@ -39,10 +39,7 @@ from shardvar.maps.expressions import SizeOf, parse_expression
 from shardvar.maps.fitting import Fit, fit_rules
 from shardvar.maps.language import (
     NAME,
-    AxisNames,
-    KeyPattern,
     MapRule,
-    NumberPart,
     Side,
     parse_rule,
 )
@@ -80,7 +77,7 @@ _RANK_KEY = re.compile(r"(0|[1-9][0-9]{0,8})/(.+)", re.DOTALL)
 
 def reads_ranks(rules: Sequence[MapRule]) -> bool:
     """Return True if a map takes the keys of numbered sources."""
-    return any(_axis(side.key) for rule in rules for side in _taken(rule))
+    return any(side.key.rank() for rule in rules for side in _taken(rule))
 
 
 def numbers_sources(rules: Sequence[MapRule], count: int) -> bool:
@@ -98,7 +95,7 @@ def _taken(rule: MapRule) -> Sequence[Side]:
 
 def makes_ranks(rules: Sequence[MapRule]) -> bool:
     """Return True if a map makes the keys of numbered targets."""
-    return any(rule.target is not None and _axis(rule.target.key) for rule in rules)
+    return any(rule.target is not None and rule.target.key.rank() for rule in rules)
 
 
 def split_rank(key: str) -> tuple[int, str] | None:
@@ -121,7 +118,7 @@ def sizes_of_ranks(
 ) -> dict[str, int]:
     """Return the sizes that a number of sources gives, by which a source that lacks a tensor is found."""
     sizes: dict[str, int] = {}
-    for axis in dict.fromkeys(_axis(side.key) for rule in rules for side in _taken(rule)):
+    for axis in dict.fromkeys(side.key.rank() for rule in rules for side in _taken(rule)):
         full = {name: size_of(name) for name in axis if name in known}
         unknown, product = [name for name in axis if name not in full], prod(full.values())
         if len(unknown) == 1 and product and count % product == 0:
@@ -148,7 +145,7 @@ def copies_left_out(
             kept.setdefault(name, []).append(rank)
     for key in keys:
         rule = rules[left_out[key]] if key in left_out else None
-        axis = () if rule is None else _axis(rule.source.key)
+        axis = () if rule is None else rule.source.key.rank()
         rank, name = split_rank(key) or (0, "")
         if rule is None or not rule.source.ranges.keys() & set(axis):
             continue
@@ -163,15 +160,6 @@ def copies_left_out(
                 found[key] = f"{other}/{name}"
                 break
     return found
-
-
-def _axis(key: KeyPattern) -> AxisNames:
-    """The indices that make the number at the beginning of a key, before a slash; else none."""
-    if len(key.parts) < 2:
-        return ()
-    first, second = key.parts[:2]
-    is_rank = isinstance(first, NumberPart) and isinstance(second, str) and second[:1] == "/"
-    return first.axis if isinstance(first, NumberPart) and is_rank else ()
 
 
 _ENDING = ".toml"

@@ -36,6 +36,7 @@ from shardvar.maps.language import (
     ANY_TEXT,
     AxisNames,
     Condition,
+    KeyPart,
     KeyPattern,
     MapRule,
     NumberPart,
@@ -283,9 +284,14 @@ def rule_extents(rule: MapRule, size_of: SizeOf, sizes: Iterable[str]) -> RuleEx
     for side in sides:
         parts = () if side is None else side.key.parts
         words.append({part.name: len(part.words) for part in parts if isinstance(part, WordPart)})
-    ends = {name: max(_end(each, size_of) for each in some) for name, some in rule.ends.items()}
-    source = _bounds(rule.source, size_of)
-    target = {} if rule.target is None else _bounds(rule.target, size_of)
+    ends = {
+        name: max(_bounds(each, name, size_of).stop or 0 for each in some)
+        for name, some in rule.ends.items()
+    }
+    source, target = (
+        {} if side is None else {n: _bounds(r, n, size_of) for n, r in side.ranges.items()}
+        for side in sides
+    )
     extents = RuleExtents(source, target, known, (words[0], words[1]), ends)
     for is_target, side in enumerate(sides):
         for name in () if side is None else side.indices():
@@ -318,27 +324,16 @@ def filled_ranges(rules: Iterable[MapRule], target: Side) -> dict[str, tuple[Ran
     return found
 
 
-def _end(given: Range, size_of: SizeOf) -> int:
-    """The index after a closed range."""
-    if given.is_single and given.start is not None:
-        return given.start.integer(size_of) + 1
-    return 0 if given.stop is None else given.stop.integer(size_of)
-
-
-def _bounds(side: Side, size_of: SizeOf) -> dict[str, Bounds]:
-    found = {}
-    for name, given in side.ranges.items():
-        start = 0 if given.start is None else given.start.integer(size_of)
-        stop = None if given.stop is None else given.stop.integer(size_of)
-        if given.is_single:
-            stop = start + 1
-        if start < 0 or (stop is not None and stop < start):
-            raise MapError(
-                f"The range {name}={start}:{'' if stop is None else stop} is not one.",
-                "Indices count from 0, and the start comes before the stop.",
-            )
-        found[name] = Bounds(start, stop, given.is_single)
-    return found
+def _bounds(given: Range, name: str, size_of: SizeOf) -> Bounds:
+    start = 0 if given.start is None else given.start.integer(size_of)
+    stop = None if given.stop is None else given.stop.integer(size_of)
+    stop = start + 1 if given.is_single else stop
+    if start < 0 or (stop is not None and stop < start):
+        raise MapError(
+            f"The range {name}={start}:{'' if stop is None else stop} is not one.",
+            "Indices count from 0, and the start comes before the stop.",
+        )
+    return Bounds(start, stop, given.is_single)
 
 
 def _check_same(extents: RuleExtents, name: str) -> None:
@@ -400,10 +395,6 @@ def split_number(number: int, axis: AxisNames, full: Mapping[str, int]) -> dict[
     return {name: found[name] for name in axis}
 
 
-_Named = Mapping[AxisNames | str, int | str]
-"""The values of the parts of a key: a number by its indices, the position of a word, or a text."""
-
-
 @dataclass(frozen=True, slots=True)
 class Match:
     key: str
@@ -416,27 +407,27 @@ def find_matches(
     side: Side, extents: RuleExtents, found: Sequence[tuple[str, Values]], size_of: SizeOf
 ) -> list[Match]:
     """Return the keys that a side takes, among the keys that its pattern matches."""
-    if not found:
-        return []
-    named: list[tuple[str, _Named]] = []
     parts = [part for part in side.key.parts if not isinstance(part, str)]
     shifts = [part.shift.integer(size_of) if isinstance(part, NumberPart) else 0 for part in parts]
+    rows = list[tuple[str, Values]]()
     for key, values in found:
-        read: dict[AxisNames | str, int | str] = {}
-        for part, value, shift in zip(parts, values, shifts, strict=True):
-            if not isinstance(part, NumberPart):
-                read[part.name] = value
-            elif (number := int(value) - shift) >= 0:
-                read[part.axis] = number
+        pairs = zip(values, shifts, strict=True)
+        read = tuple([n if isinstance(n, str) else n - shift for n, shift in pairs])
         # A number below the least one is another rule's.
-        if len(read) == len(parts):
-            named.append((key, read))
-    full = _full(side.key, extents, [read for _, read in named])
-    return [
-        match
-        for key, read in named
-        if (match := _match(side.key, key, read, extents, full)) is not None
-    ]
+        if all(isinstance(n, str) or n >= 0 for n in read):
+            rows.append((key, read))
+    # The full extents of the indices that make numbers: of all but the first of each, at least.
+    full: dict[str, int] = {}
+    for place, part in enumerate(parts):
+        if isinstance(part, NumberPart):
+            known = {name: extents.full(name, False) for name in part.axis}
+            full |= {name: size for name, size in known.items() if size is not None}
+            if rows and any(name not in full for name in part.axis[1:]):
+                count = max(int(read[place]) for _, read in rows) + 1
+                where = f"The number {{({' '.join(part.axis)})}}"
+                full |= solve(part.axis, count, full.get, where)
+    matches = (_match(parts, key, read, extents, full) for key, read in rows)
+    return [match for match in matches if match is not None]
 
 
 def count_numbers(
@@ -454,36 +445,21 @@ def count_numbers(
     return counts
 
 
-def _full(key: KeyPattern, extents: RuleExtents, named: Sequence[_Named]) -> dict[str, int]:
-    """The full extents of the indices that make numbers: of all but the first of each, at least."""
-    full: dict[str, int] = {}
-    for part in key.parts:
-        if not isinstance(part, NumberPart):
-            continue
-        for name in part.axis:
-            known = extents.full(name, False)
-            if known is not None:
-                full[name] = known
-        if named and any(name not in full for name in part.axis[1:]):
-            count = max(int(parts[part.axis]) for parts in named) + 1
-            full |= solve(part.axis, count, full.get, f"The number {{({' '.join(part.axis)})}}")
-    return full
-
-
 def _match(
-    pattern: KeyPattern, key: str, named: _Named, extents: RuleExtents, full: Mapping[str, int]
+    parts: Sequence[KeyPart],
+    key: str,
+    read: Values,
+    extents: RuleExtents,
+    full: Mapping[str, int],
 ) -> Match | None:
     indices, texts = dict[str, int](), dict[str, str]()
-    for part in pattern.parts:
-        if isinstance(part, str):
-            continue
-        if isinstance(part, TextPart):
-            texts[part.name] = str(named[part.name])
-            continue
+    for part, value in zip(parts, read, strict=True):
         if isinstance(part, NumberPart):
-            found = split_number(int(named[part.axis]), part.axis, full)
-        else:
-            found = {part.name: int(named[part.name])}
+            found = split_number(int(value), part.axis, full)
+        elif isinstance(part, WordPart):
+            found = {part.name: int(value)}
+        elif isinstance(part, TextPart):
+            found, texts[part.name] = {}, str(value)
         for name, value in found.items():
             bounds = extents.bounds(name, False)
             if value < bounds.start or (bounds.stop is not None and value >= bounds.stop):

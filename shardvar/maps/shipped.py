@@ -68,13 +68,10 @@ def family_name(model: str) -> str:
 
 
 def shipped_inverse(name: str) -> str | None:
-    before, _, target = name.partition("-to-")
-    names, words = {*shipped_maps()} if target else set[str](), before.split("-")
-    for count in range(1, len(words)):  # the family's words, then the source's
-        family, source = "-".join(words[:count]), "-".join(words[count:])
-        if (back := f"{family}-{target}-to-{source}") in names:
-            return back
-    return None
+    family, direction = split_name(name)
+    source, _, target = direction.partition("-to-")
+    back = f"{family}-{target}-to-{source}"
+    return back if back in shipped_maps() else None
 
 
 def is_direction(name: str) -> bool:

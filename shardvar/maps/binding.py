@@ -10,7 +10,7 @@ tensors are there, and are floats:
                an index of a key becomes the sum of its terms
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import product
 from math import prod
@@ -358,51 +358,51 @@ def why_unused(
 ) -> Problem | None:
     """Return why a rule that computes leaves a key out, if one has its name."""
     for number, rule in enumerate(rules):
-        where, summed = f"rule {number + 1} {rule.text!r}", rule.summed()
-        for side in rule.tensors:
-            ((_, hits),) = match_keys([side.key], [key])
-            named = dict(zip(_part_names(side), hits[0][1], strict=True)) if hits else {}
-            for other in (side, *rule.tensors) if hits else ():
-                names = _part_names(other)
-                counts = [
-                    _count(name, size_of) if summed.issuperset(_as_names(name)) else 1
-                    for name in names
-                ]
-                if not named.keys() >= {n for n, c in zip(names, counts, strict=True) if c == 1}:
-                    continue
-                for at in product(*map(range, counts)):
-                    values = [
-                        named[n] if c == 1 else k for n, c, k in zip(names, counts, at, strict=True)
-                    ]
-                    partner = write_key(other.key, values)
-                    if partner not in tensors:
-                        near = nearest_key(partner, tensors)
-                        nearest = f"; the nearest is {near!r}" if near else ""
-                        return Problem(
-                            f"{key!r} is used by no rule; {where} would use it with {partner!r}, "
-                            f"which is not there{nearest}.",
-                            "Strip or add a prefix, map the names first, or correct the rule.",
-                        )
-                    if "float" not in tensors[partner][0]:
-                        dtype = tensors[partner][0]
-                        return Problem(
-                            f"{key!r} is used by no rule: {partner!r} is of dtype {dtype}, and "
-                            f"{where} computes.",
-                            f"Write a rule that moves it: {key} -> NAME, or {key} -> nothing.",
-                        )
+        where = f"rule {number + 1} {rule.text!r}"
+        for partner in _partners(key, rule, size_of):
+            if partner not in tensors:
+                near = nearest_key(partner, tensors)
+                nearest = f"; the nearest is {near!r}" if near else ""
+                return Problem(
+                    f"{key!r} is used by no rule; {where} would use it with {partner!r}, "
+                    f"which is not there{nearest}.",
+                    "Strip or add a prefix, map the names first, or correct the rule.",
+                )
+            if "float" not in (dtype := tensors[partner][0]):
+                return Problem(
+                    f"{key!r} is used by no rule: {partner!r} is of dtype {dtype}, and "
+                    f"{where} computes.",
+                    f"Write a rule that moves it: {key} -> NAME, or {key} -> nothing.",
+                )
     return None
 
 
-def _count(name: tuple[str, ...] | str, size_of: SizeOf) -> int:
+def _partners(key: str, rule: MapRule, size_of: SizeOf) -> Iterator[str]:
+    """Yield the keys that a rule would use with a key: itself first, as one of the rule's tensors."""
+    summed = rule.summed()
+    for side in rule.tensors:
+        ((_, hits),) = match_keys([side.key], [key])
+        named = dict(zip(_part_names(side), hits[0][1], strict=True)) if hits else {}
+        for other in (side, *rule.tensors) if hits else ():
+            choices = list[Sequence[int | str]]()
+            for name in _part_names(other):
+                is_summed = summed.issuperset(name if isinstance(name, tuple) else (name,))
+                count = (
+                    _count(name if isinstance(name, str) else name[0], size_of) if is_summed else 1
+                )
+                choices.append(
+                    range(count) if count > 1 else [named[name]] if name in named else []
+                )
+            for values in product(*choices):
+                yield write_key(other.key, values)
+
+
+def _count(name: str, size_of: SizeOf) -> int:
     """The number of values of an index that is summed over, if a size gives it; else 1."""
     try:
-        return int(size_of(_as_names(name)[0]))
+        return int(size_of(name))
     except (MapError, TypeError):
         return 1
-
-
-def _as_names(name: tuple[str, ...] | str) -> tuple[str, ...]:
-    return (name,) if isinstance(name, str) else name
 
 
 def _part_names(side: Side) -> list[Any]:

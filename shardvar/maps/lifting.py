@@ -76,7 +76,7 @@ def fit_lifted(
     ]
     for lift, inner, _ in scalars:
         del parts[lift][inner]
-    fits, goals = list[Fit](), dict[str, dict[str, int]]()
+    fits, goals = list[tuple[Lift, dict[str, str], Fit]](), dict[str, dict[str, int]]()
     for lift, keys in parts.items():
         if keys or (lift is _PLAIN and not fits):
             own = rules if lift.kind == "value" else [*map(_of_moment, rules)]
@@ -84,7 +84,7 @@ def fit_lifted(
             each = fit(own, keys, some)
             for inner, name, number in _moves(each.plan):
                 goals.setdefault(inner, {})[name] = number
-            fits.append(each if lift is _PLAIN else _renamed(each, lift, keys))
+            fits.append((lift, keys, each))
     joined = _joined(fits, tensors)
     lifted = {inner for lift, keys in parts.items() if lift is not _PLAIN for inner in keys}
     missed = _missed([key for key in parts[_PLAIN] if key not in lifted], goals)
@@ -129,46 +129,38 @@ def _missed(keys: Sequence[str], goals: Mapping[str, Mapping[str, int]]) -> Iter
                     return
 
 
-def _renamed(fit: Fit, lift: Lift, keys: Mapping[str, str]) -> Fit:
+def _joined(
+    fits: Sequence[tuple[Lift, Mapping[str, str], Fit]], tensors: Mapping[str, TensorFacts]
+) -> Fit:
+    """Join the plans of lifts, whose keys of the map stand for the keys of a state."""
+    targets, left_out, names = list[Target](), dict[str, int](), dict[str, str]()
+    rules, renamed, problems = dict[str, int](), dict[str, str](), list[Problem]()
+    for lift, keys, fit in fits:
+        plan = fit.plan
+        targets += [_lifted(each, lift, keys) for each in plan.targets]
+        left_out |= {keys[key]: number for key, number in plan.left_out.items()}
+        rules |= {keys[key]: number for key, number in plan.rules.items()}
+        names |= {keys[key]: lift.outer(name) for key, name in plan.names.items()}
+        renamed |= {keys[key]: lift.outer(name) for key, name in fit.renamed.items()}
+        of = "" if lift is _PLAIN else f"Of {lift.pattern!r}: "
+        problems += [replace(each, cause=of + each.cause) for each in fit.problems]
+    matches = tuple(map(sum, zip(*(fit.matches for _, _, fit in fits), strict=True)))
+    plan = MapPlan(targets, left_out, names, rules, tensors)
+    return Fit(plan, tuple(problems), matches, renamed)
+
+
+def _lifted(target: Target, lift: Lift, keys: Mapping[str, str]) -> Target:
     def source(view: View) -> View:
         return replace(view, key=keys.get(view.key, view.key))
 
-    def lifted(each: Piece) -> Piece:
+    def piece(each: Piece) -> Piece:
         values = each.arithmetic
         if values is not None:
             values = replace(values, views=tuple(map(source, values.views)))
-        target = replace(each.target, key=lift.outer(each.target.key))
-        return replace(each, source=source(each.source), target=target, arithmetic=values)
+        filled = replace(each.target, key=lift.outer(each.target.key))
+        return replace(each, source=source(each.source), target=filled, arithmetic=values)
 
-    plan = fit.plan
-    targets = [
-        replace(each, key=lift.outer(each.key), pieces=tuple(map(lifted, each.pieces)))
-        for each in plan.targets
-    ]
-    left_out, rules = (
-        {keys[key]: number for key, number in table.items()}
-        for table in (plan.left_out, plan.rules)
-    )
-    names, renamed = (
-        {keys[key]: lift.outer(name) for key, name in table.items()}
-        for table in (plan.names, fit.renamed)
-    )
-    of = f"Of {lift.pattern!r}: "
-    problems = tuple(replace(each, cause=of + each.cause) for each in fit.problems)
-    made = MapPlan(targets, left_out, names, rules)
-    return replace(fit, plan=made, problems=problems, renamed=renamed)
-
-
-def _joined(fits: Sequence[Fit], tensors: Mapping[str, TensorFacts]) -> Fit:
-    plans = [fit.plan for fit in fits]
-    left_out = {key: number for each in plans for key, number in each.left_out.items()}
-    names = {key: name for each in plans for key, name in each.names.items()}
-    rules = {key: number for each in plans for key, number in each.rules.items()}
-    renamed = {key: name for fit in fits for key, name in fit.renamed.items()}
-    targets = [target for each in plans for target in each.targets]
-    matches = tuple(map(sum, zip(*(fit.matches for fit in fits), strict=True)))
-    problems = tuple(problem for fit in fits for problem in fit.problems)
-    return Fit(MapPlan(targets, left_out, names, rules, tensors), problems, matches, renamed)
+    return replace(target, key=lift.outer(target.key), pieces=tuple(map(piece, target.pieces)))
 
 
 def _with_scalars(

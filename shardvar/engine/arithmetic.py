@@ -211,21 +211,20 @@ class Evaluation:
         return self.empty(window) if total is None else total
 
     def multiplied(self, parts: Sequence[tuple[int, Any]], scratch: Any) -> Any:
-        """The product of factors, in an array that is there already, if it has the shape."""
+        """The product of factors, in an array that is there already, of the shape of another row's."""
         (sign, term), *others = parts
         term = 1 / term if sign < 0 and not self.is_finite else term
-        for sign, part in others:
+        for place, (sign, part) in enumerate(others, 1):
             operation = np.multiply if sign > 0 else np.divide
-            is_alike = np.shape(scratch) == np.broadcast_shapes(np.shape(term), np.shape(part))
-            out = scratch if is_alike and scratch is not None else None
+            out = scratch if place == len(others) else None
             term = (np.logical_and if self.is_finite else operation)(term, part, out=out)
         return term
 
     def added(self, total: Any, term: Any) -> Any:
         if self.is_finite:
             return total & term
-        is_whole = np.shape(total) == np.broadcast_shapes(np.shape(total), np.shape(term))
-        if is_whole and isinstance(total, np.ndarray) and total.base is None:
+        is_own = isinstance(total, np.ndarray) and total.base is None
+        if is_own and total.shape == np.shape(term):
             total += term
             return total
         return total + term

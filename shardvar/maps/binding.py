@@ -24,8 +24,8 @@ from shardvar.maps.expressions import (
     float_of,
     is_constant,
     number_of,
+    operator_of,
     subtrees,
-    word_of,
 )
 from shardvar.maps.language import MapRule, NumberPart, Side
 from shardvar.maps.matching import (
@@ -340,10 +340,10 @@ def by_one_number(value: Fraction) -> tuple[str, float] | None:
 
 def _indices(tree: TermTree) -> list[str]:
     """The indices on whose values a tree of numbers depends."""
-    if word_of(tree) in ("index", "item"):
+    if operator_of(tree) in ("index", "item"):
         return [tree[-1]]
     found = [name for part in subtrees(tree) for name in _indices(part)]
-    if word_of(tree) in ("sum", "mean"):
+    if operator_of(tree) in ("sum", "mean"):
         found = [name for name in found if name != tree[1]]
     return found
 

@@ -66,7 +66,7 @@ class Expression:
         except ZeroDivisionError:
             value = Fraction(1, 2)
         if value.denominator != 1:
-            factors = subtrees(self.tree) if word_of(self.tree) == "*" else ()
+            factors = subtrees(self.tree) if operator_of(self.tree) == "*" else ()
             sides = [str(number_of(tree, size_of)) for tree in factors]
             given = " / ".join(sides) if len(sides) == 2 else f"{float(value)}"
             raise MapError(
@@ -92,7 +92,7 @@ def walk(tree: TermTree) -> Iterator[TermTree]:
         yield from walk(part)
 
 
-def word_of(tree: TermTree) -> str:
+def operator_of(tree: TermTree) -> str:
     """Return the operator of a tree; empty for a number and for a name."""
     return tree[0] if isinstance(tree, tuple) else ""
 
@@ -105,20 +105,20 @@ def tree_names(tree: TermTree) -> Iterator[str]:
 def bound_names(tree: TermTree) -> Iterator[str]:
     """Yield the indices that sums and products of a tree are over."""
     for each in walk(tree):
-        if word_of(each) in ("sum", "mean"):
+        if operator_of(each) in ("sum", "mean"):
             yield each[1]
-        elif word_of(each) == "*":
+        elif operator_of(each) == "*":
             yield from each[2]
 
 
 def is_constant(tree: TermTree) -> bool:
     """Return True if a tree has no tensor, and no number that is rounded already."""
-    return not any(word_of(each) in ("tensor", "float") for each in walk(tree))
+    return not any(operator_of(each) in ("tensor", "float") for each in walk(tree))
 
 
 def tensors_of(tree: TermTree) -> list[int]:
     """Return the positions of the tensors in a tree, in the order of the text."""
-    return [each[1] for each in walk(tree) if word_of(each) == "tensor"]
+    return [each[1] for each in walk(tree) if operator_of(each) == "tensor"]
 
 
 def replaced(tree: TermTree, change: Callable[[TermTree], TermTree]) -> TermTree:

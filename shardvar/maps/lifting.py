@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shardvar.errors import MapError
-from shardvar.maps.expressions import TermTree, is_constant, word_of
+from shardvar.maps.expressions import TermTree, is_constant, operator_of
 from shardvar.maps.fitting import Fit
 from shardvar.maps.language import MapRule
 from shardvar.maps.plan import MapPlan, Piece, Target, View
@@ -93,7 +93,7 @@ def fit_lifted(
 
 def _of_moment(rule: MapRule) -> MapRule:
     tree: TermTree = rule.tree
-    if word_of(tree) == "+":
+    if operator_of(tree) == "+":
         taken = [part for part in tree[1] if not is_constant(part[1])]
         tree = ("tensor", 0) if taken == [(1, ("tensor", 0))] else tree
     if tree is not None and tree != ("tensor", 0):

@@ -21,7 +21,7 @@ import numpy as np
 from shardvar.errors import MapError
 from shardvar.layout.dtypes import Ints, is_whole
 from shardvar.layout.region import find_flaw, find_overlap
-from shardvar.maps.expressions import SizeOf, walk, word_of
+from shardvar.maps.expressions import SizeOf, operator_of, walk
 from shardvar.maps.language import (
     ELLIPSIS,
     AxisNames,
@@ -541,7 +541,7 @@ def contributions_of(
     extent = {**selected}
     for name in repeated:
         size = extents.selected(name)
-        items = [each for each in walk(fitted.rule.tree) if word_of(each) == "item"]
+        items = [each for each in walk(fitted.rule.tree) if operator_of(each) == "item"]
         lists = [numbers for _, numbers, index in items if index == name]
         if size is None and lists:
             size = len(fitted.size_of(lists[0]))

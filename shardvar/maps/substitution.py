@@ -10,7 +10,7 @@ name, if the rule that uses it has one of its name.
 from collections.abc import Mapping, Sequence
 
 from shardvar.errors import MapError
-from shardvar.maps.expressions import TermTree, bound_names, is_constant, replaced, word_of
+from shardvar.maps.expressions import TermTree, bound_names, is_constant, operator_of, replaced
 from shardvar.maps.language import (
     AxisNames,
     KeyPart,
@@ -47,7 +47,7 @@ def _expand(
     tensors, origins, names = list[Side](), list[int | None](), set(rule.names())
 
     def change(tree: TermTree) -> TermTree:
-        if word_of(tree) != "tensor":
+        if operator_of(tree) != "tensor":
             return tree
         side = rule.tensors[tree[1]]
         if not side.key.text.startswith("$"):
@@ -71,7 +71,7 @@ def _expand(
         origins.extend(number if each is None else each for each in inner.origins)
 
         def rename(part: TermTree) -> TermTree:
-            if word_of(part) == "tensor":
+            if operator_of(part) == "tensor":
                 return ("tensor", first + part[1])
             return new.get(part, part) if isinstance(part, str) else part
 

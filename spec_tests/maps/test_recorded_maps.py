@@ -59,3 +59,32 @@ def test_the_files_are_what_the_generators_write() -> None:
         for name in of.FAMILIES:
             path = of.MAPS / f"{name}-hf-to-{target}.toml"
             assert path.read_text("utf-8") == of.text_of(name)
+
+
+def test_configurations_are_read_as_they_were_published(tmp_path: Path) -> None:
+    """Llama 3.1 leaves the size of a head out, and its table of rotary embeddings has another name."""
+    case, source = CASES["llama_cpp-llama31"], tmp_path / "model.safetensors"
+    config = {key: value for key, value in case["config"].items() if key != "head_dim"}
+    config["rope_scaling"] = config.pop("rope_parameters")
+    config["rope_theta"] = config["rope_scaling"].pop("rope_theta")
+    sv.save(source, {key: values(key, shape) for key, shape in case["files"].items()})
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    made = sv.load(source, map="to-gguf")
+    wanted = case["made"]["rope_freqs.weight"][1]
+    np.testing.assert_allclose(made["rope_freqs.weight"], wanted, rtol=3e-7)
+    (tmp_path / "config.json").unlink()  # the entry counts as missing
+    given = sv.Map.read(case["map"]).extended(sizes={"n": 6, "g": 2})
+    assert made.keys() - sv.load(source, map=given).keys() == {"rope_freqs.weight"}
+
+
+def test_the_text_of_a_llama_4_that_sees(tmp_path: Path) -> None:
+    case, source = CASES["llama_cpp-llama4-rope"], tmp_path / "model.safetensors"
+    files = {f"language_model.{key}": values(key, shape) for key, shape in case["files"].items()}
+    sv.save(source, files | {"vision_model.class_embedding": np.ones(3, np.float32)})
+    config = {"model_type": "llama4", "text_config": case["config"]}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    options = {"filter": "language_model.*", "strip_prefix": "language_model."}
+    sv.reshard(source, tmp_path / "made.safetensors", map=case["map"], **options)
+    made = sv.load(tmp_path / "made.safetensors")
+    assert sorted(made) == sorted(case["made"])
+    np.testing.assert_allclose(made["rope_freqs.weight"], case["made"]["rope_freqs.weight"][1])

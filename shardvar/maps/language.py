@@ -186,10 +186,13 @@ class MapRule:
     """Of an inverse, the ranges that all rules of the map fill of an index of the source: the largest
     stop is its extent, unless that is given."""
 
+    def taken(self) -> tuple[Side, ...]:
+        """Return the tensors that it takes."""
+        return self.tensors if self.tree is not None else (self.source,)
+
     def sides(self) -> list[Side]:
         """Return the tensors that it takes, and its target."""
-        taken = self.tensors if self.tree is not None else (self.source,)
-        return [*taken, *([] if self.target is None else [self.target])]
+        return [*self.taken(), *([] if self.target is None else [self.target])]
 
     def names(self) -> Iterator[str]:
         """Yield the names in it that sizes may have: indices, and names in expressions."""
@@ -207,7 +210,7 @@ class MapRule:
         """Return the indices of the target for which ``also``, or a rule without tensors, repeats."""
         if self.target is None or not (self.is_again or self.is_made):
             return []
-        taken = {name for side in self.sides()[:-1] for name in side.indices()}
+        taken = {name for side in self.taken() for name in side.indices()}
         free = self.target.free()
         return [name for name in self.target.indices() if name in free and name not in taken]
 

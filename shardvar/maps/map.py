@@ -40,7 +40,6 @@ from shardvar.maps.fitting import Fit, fit_rules
 from shardvar.maps.language import (
     NAME,
     MapRule,
-    Side,
     parse_rule,
 )
 from shardvar.maps.lifting import Lift, fit_lifted
@@ -77,20 +76,16 @@ _RANK_KEY = re.compile(r"(0|[1-9][0-9]{0,8})/(.+)", re.DOTALL)
 
 def reads_ranks(rules: Sequence[MapRule]) -> bool:
     """Return True if a map takes the keys of numbered sources."""
-    return any(side.key.rank() for rule in rules for side in _taken(rule))
+    return any(side.key.rank() for rule in rules for side in rule.taken())
 
 
 def numbers_sources(rules: Sequence[MapRule], count: int) -> bool:
     """Return True if numbered sources are taken: by an index, or each by its number (``0/w[i] -> w[i]``)."""
     if count == 1 or reads_ranks(rules):
         return reads_ranks(rules)
-    sides = [side for rule in rules for side in _taken(rule) if not rule.is_hidden]
+    sides = [side for rule in rules for side in rule.taken() if not rule.is_hidden]
     ranks = [split_rank(side.key.text) for side in sides]
     return None not in ranks and {each[0] for each in ranks if each} == {*range(count)}
-
-
-def _taken(rule: MapRule) -> Sequence[Side]:
-    return (rule.source,) if rule.tree is None else rule.tensors
 
 
 def makes_ranks(rules: Sequence[MapRule]) -> bool:
@@ -118,7 +113,7 @@ def sizes_of_ranks(
 ) -> dict[str, int]:
     """Return the sizes that a number of sources gives, by which a source that lacks a tensor is found."""
     sizes: dict[str, int] = {}
-    for axis in dict.fromkeys(side.key.rank() for rule in rules for side in _taken(rule)):
+    for axis in dict.fromkeys(side.key.rank() for rule in rules for side in rule.taken()):
         full = {name: size_of(name) for name in axis if name in known}
         unknown, product = [name for name in axis if name not in full], prod(full.values())
         if len(unknown) == 1 and product and count % product == 0:
@@ -143,11 +138,10 @@ def copies_left_out(
         rank, name = split_rank(key) or (0, "")
         if name and key not in left_out:
             kept.setdefault(name, []).append(rank)
-    for key in keys:
-        rule = rules[left_out[key]] if key in left_out else None
-        axis = () if rule is None else rule.source.key.rank()
-        rank, name = split_rank(key) or (0, "")
-        if rule is None or not rule.source.ranges.keys() & set(axis):
+    for key, number in left_out.items():
+        rule = rules[number]
+        axis, (rank, name) = rule.source.key.rank(), split_rank(key) or (0, "")
+        if key not in keys or not rule.source.ranges.keys() & set(axis):
             continue
         full = {each: size_of(each) for each in axis}
         own = split_number(rank, axis, full)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from shardvar.limits import MAX_NAMED
@@ -185,17 +186,14 @@ def map_report(
 ) -> MapReport:
     sources: list[set[tuple[int, ...]]] = [set() for _ in rules]
     targets: list[set[tuple[int, ...]]] = [set() for _ in rules]
-    num_targets = [0] * len(rules)
+    num_targets = Counter(chain.from_iterable(fit.plan.rules_by_target().values()))
     for target in fit.plan.targets:
         for piece in target.pieces:
             sources[piece.rule].update(tensors[key][1] for key in piece.keys)
             targets[piece.rule].add(target.shape)
-        for number in {piece.rule for piece in target.pieces}:
-            num_targets[number] += 1
     for key, number in fit.plan.rules.items():
         sources[number].add(tensors[key][1])
         targets[number].add(tensors[key][1])
-        num_targets[number] += 1
     for key, number in fit.plan.left_out.items():
         if key in tensors:
             sources[number].add(tensors[key][1])

@@ -575,13 +575,11 @@ class _Reader(ExpressionReader):
         return found[1].replace(mark * 2, mark)
 
     def part(self) -> KeyPart:
-        stop = self.closing("}", "part")
-        inside, begin = self.text[self.at + 1 : stop].strip(), self.at + 1
+        begin, stop = self.at + 1, self.closing("}", "part")
+        inside = self.text[begin:stop].strip()
         name, colon, what = inside.partition(":")
         if not colon:
-            number = self.number(begin, stop)
-            self.at = stop + 1
-            return number
+            return self.number(begin, stop)
         if not NAME.fullmatch(name):
             raise MapError(f"{{{inside}}} has no name.", "Write {name:a|b}.")
         if not what:
@@ -605,6 +603,7 @@ class _Reader(ExpressionReader):
         if len(axis) != 1 or axis[0] in ((), ELLIPSIS):
             raise MapError(f"{{{inside}}} is not one number.", "Write {l} or {(b p)}.")
         shift = parse_expression(f"0 {found[2]} ({found[3]})" if found[2] else "0")
+        self.at = stop + 1
         return NumberPart(axis[0], shift)
 
     def closing(self, bracket: str, what: str) -> int:

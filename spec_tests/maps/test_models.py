@@ -43,7 +43,7 @@ def is_like(name: str, other: str) -> bool:
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_map_takes_its_models_and_no_other(name: str, tmp_path: Path) -> None:
     given, own = SHIPPED[name], SHIPPED[name].family.models
-    assert own and given.family.label == name
+    assert own and given.family.label == name and [*own] == shipped_models()[name]
     assert any(each.startswith("gguf:") for each in own) == (name in GGUF)
     kinds = "default linear dynamic yarn llama3 longrope su other".split()
     for model in (each for each in own if ":" not in each):

@@ -110,9 +110,10 @@ class KeyPattern:
 
     def rank(self) -> AxisNames:
         """Return the indices that make the number of a checkpoint, before the first slash; else none."""
-        first, second, *_ = (*self.parts, "", "")
-        if isinstance(first, NumberPart) and isinstance(second, str) and second[:1] == "/":
-            return first.axis
+        parts: tuple[object, ...] = self.parts[:2]
+        match parts:
+            case NumberPart() as first, str() as second if second.startswith("/"):
+                return first.axis
         return ()
 
 

@@ -1,5 +1,8 @@
 """Dataclasses that are built quickly: ``dataclass`` of the standard library for modules that commands import.
 
+``frozen`` makes a frozen class with slots, as nearly all are; ``entity`` one whose objects are equal only
+to themselves, such as columns, which have no ``==``, and what holds a lock.
+
 The standard library compiles six methods of a frozen class, in 0.7 ms, and a command on a small file
 builds a hundred classes: half of its time. Here all classes share the functions for ``repr``, ``==``
 and ``hash``, which give the same results. ``__init__`` and the guards of frozen classes stay its own.
@@ -8,12 +11,18 @@ and ``hash``, which give the same results. ``__init__`` and the guards of frozen
 from dataclasses import asdict, field, fields, replace
 from operator import attrgetter
 from reprlib import recursive_repr
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, dataclass_transform
 
-__all__ = ["asdict", "dataclass", "field", "fields", "replace"]
+__all__ = ["asdict", "dataclass", "entity", "field", "fields", "frozen", "replace"]
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
+
+    @dataclass_transform(frozen_default=True, field_specifiers=(field,))
+    def frozen(cls: Any = None, /, **options: bool) -> Any: ...
+
+    @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field,))
+    def entity(cls: Any = None, /, **options: bool) -> Any: ...
 else:
     from dataclasses import dataclass as standard
 
@@ -30,6 +39,12 @@ else:
             cls.__eq__ = own.get("__eq__", _eq)
             cls.__hash__ = own["__hash__"] if has_hash else _hash if frozen else None
         return standard(cls, repr=False, eq=False, frozen=frozen, **options)
+
+    def frozen(cls=None, /, **options):
+        return dataclass(cls, frozen=True, slots=True, **options)
+
+    def entity(cls=None, /, **options):
+        return frozen(cls, eq=False, **options)
 
 
 @recursive_repr("...")

@@ -119,11 +119,7 @@ def _print_columns(
             kept = rest
             break
     print()
-    print_table(
-        [headers[number] for number in kept],
-        [tuple(row[number] for number in kept) for row in shown[1:]],
-        [place for place, number in enumerate(kept) if number in right],
-    )
+    print_table(headers, rows[:_MOST_ROWS], right, hidden={*range(len(headers))} - {*kept})
     if len(rows) > _MOST_ROWS:
         say(f"{len(rows) - _MOST_ROWS:,} more lines")
 

@@ -31,7 +31,7 @@ from shardvar.cli.output import (
 from shardvar.errors import ArgumentError, CheckpointError, ShardvarError
 from shardvar.formats.parts import PartsFormat
 from shardvar.pictures.words import named, natural_key
-from shardvar.records import dataclass
+from shardvar.records import frozen
 from shardvar.storage.posix import inner_links
 from shardvar.verbs.locate import Location, SplitPath, arrays_alone, exact_path
 from shardvar.verbs.newest import (
@@ -58,7 +58,7 @@ _NOT_OPENED = 3
 """The exit code if a checkpoint of the list cannot be opened."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Content:
     num_tensors: int | None
     """Its tensors and settings; None if it cannot be read."""
@@ -174,23 +174,16 @@ def _told(error: ShardvarError | None) -> int:
 
 def _print_rows(rows: Sequence[tuple[str, ...]]) -> None:
     # A terminal needs no column that is empty, and no format that is the same in all lines.
-    kept = [column for column in range(6) if any(row[column] for row in rows) or column == 0]
-    if len({row[1] for row in rows}) == 1:
-        kept.remove(1)
-    kept = kept if at_terminal() else list(range(6))
-    places = {column: place for place, column in enumerate(kept)}
-    styles: dict[int | tuple[int, int], str] = {places.get(_SAVED, -1): "dim"}
+    hidden = set[int]()
+    if at_terminal():
+        hidden = {column for column in range(6) if not any(row[column] for row in rows)}
+        hidden |= {1} if len({row[1] for row in rows}) == 1 else set()
+    styles: dict[int | tuple[int, int], str] = {_SAVED: "dim"}
     for number, row in enumerate(rows):
         is_newest, is_broken = row[_REMARKS].startswith("newest"), "unreadable" in row[_REMARKS]
         style = "red" if is_broken else "green" if is_newest else "dim"
-        styles[number, places.get(_REMARKS, -1)] = style
-    print_table(
-        [_HEADERS[each] for each in kept],
-        [[row[each] for each in kept] for row in rows],
-        [places[column] for column in (2, 3) if column in places],
-        [places[column] for column in (1, _SAVED, 2, 3) if column in places],
-        styles,
-    )
+        styles[number, _REMARKS] = style
+    print_table(_HEADERS, rows, (2, 3), (1, _SAVED, 2, 3), styles, hidden=hidden)
 
 
 def _links(folder: str | None, found: Sequence[Candidate]) -> list[str]:

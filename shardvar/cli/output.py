@@ -18,6 +18,7 @@ from argparse import Namespace
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, islice
+from operator import itemgetter
 from textwrap import wrap
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
@@ -133,6 +134,9 @@ def line_width() -> int:
     """Return the longest line of values: the terminal's width, at most 120; 120 for a pipe."""
     return min(terminal_size().columns, _LINE) if at_terminal() else _LINE
 
+
+Styles = Mapping[int | tuple[int, int], str]
+"""The styles of a table, by column or by (row, column)."""
 
 Mark = Literal["good", "bad", "attention", "different"]
 """The meaning of an answer: as it should be, broken, not known, different."""
@@ -443,23 +447,25 @@ def print_table(
     rows: Iterable[Sequence[str]],
     right: Sequence[int] = (),
     drop: Sequence[int] | None = None,
-    styles: Mapping[int | tuple[int, int], str] = MappingProxyType({}),
+    styles: Styles = MappingProxyType({}),
     bold: Collection[int] = (),
+    hidden: Collection[int] = (),
 ) -> None:
     """At a narrow terminal, columns in ``drop`` go in order, then names are cut; not without ``drop``.
-    ``styles`` are by column or (row, column).
+    ``styles`` are by column or (row, column); columns in ``hidden`` are left out anywhere.
     """
+    kept = [column for column in range(len(headers)) if column not in hidden]
     if at_terminal():
         rows = [[one_line(encodable(cell)) for cell in row] for row in rows]
         if len(rows) <= _MOST_PRETTY:
             if not is_styled():
                 styles, bold = {}, ()
-            _print_rich(headers, rows, right, drop, styles, bold)
+            _print_rich(headers, rows, kept, right, drop, styles, bold)
             return
     # Each row is kept as one text until the widths are known: millions of cells take far more.
     # Portions of rows are measured and printed by columns, and a row by row takes twice as long.
-    widths, texts = [0] * len(headers), list[str]()
-    for some in _portions(chain[Sequence[str]]([headers], rows)):
+    widths, texts, shown = [0] * len(kept), list[str](), itemgetter(*kept)
+    for some in _portions(map(shown, chain([headers], rows))):
         for column, cells in enumerate(zip(*some, strict=True)):
             widest = _WIDEST if column else _WIDEST_NAME
             fitting = (length for length in map(len, cells) if length <= widest)
@@ -468,7 +474,7 @@ def print_table(
     for lines in _portions(texts):
         columns = zip(*(line.split(_SEPARATOR) for line in lines), strict=True)
         padded = [
-            [cell.rjust(width) if column in right else cell.ljust(width) for cell in cells]
+            [cell.rjust(width) if kept[column] in right else cell.ljust(width) for cell in cells]
             for column, (cells, width) in enumerate(zip(columns, widths, strict=True))
         ]
         put(*("  ".join(row).rstrip() for row in zip(*padded, strict=True)))
@@ -486,9 +492,10 @@ def _portions(items: Iterable[_Item]) -> Iterator[list[_Item]]:
 def _print_rich(
     headers: Sequence[str],
     rows: Sequence[Sequence[str]],
+    shown: Sequence[int],
     right: Sequence[int],
     drop: Sequence[int] | None,
-    styles: Mapping[int | tuple[int, int], str],
+    styles: Styles,
     bold: Collection[int],
 ) -> None:
     from unicodedata import bidirectional
@@ -507,12 +514,12 @@ def _print_rich(
     widths = [
         max(cell_len(line[column]) for line in [headers, *rows]) for column in range(len(headers))
     ]
-    gone = _dropped(widths, drop or (), width)
-    kept = [column for column in range(len(headers)) if column not in gone]
+    gone = _dropped(widths, shown, [column for column in drop or () if column in shown], width)
+    kept = [column for column in shown if column not in gone]
     # Cells left for the names.
     left = width - sum(widths[column] + _BETWEEN for column in kept[1:])
     if left < (widths[0] if drop is None else min(widths[0], NARROWEST)):
-        _print_stacked(headers, rows, width)
+        _print_stacked(headers, rows, shown[1:], width)
         return
     table = Table.grid(padding=(0, _BETWEEN, 0, 0))
     for column in kept:
@@ -538,13 +545,13 @@ def _print_rich(
         console.print(Text(text, style=dim))
 
 
-def _dropped(widths: Sequence[int], drop: Sequence[int], width: int) -> set[int]:
+def _dropped(
+    widths: Sequence[int], shown: Sequence[int], drop: Sequence[int], width: int
+) -> set[int]:
     """Return the first columns of ``drop`` that must go so that a table fits."""
     gone: set[int] = set()
     for column in drop:
-        rest = sum(
-            each + _BETWEEN for number, each in enumerate(widths) if number and number not in gone
-        )
+        rest = sum(widths[each] + _BETWEEN for each in shown[1:] if each not in gone)
         # Before the last one goes, names are cut to the fewest cells.
         fewest = NARROWEST if column == drop[-1] else 2 * NARROWEST
         if min(widths[0], fewest) + rest <= width:
@@ -553,13 +560,14 @@ def _dropped(widths: Sequence[int], drop: Sequence[int], width: int) -> set[int]
     return gone
 
 
-def _print_stacked(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> None:
-    """Print the first cell of each row, and below it the other cells with their headers."""
-    for first, *others in rows:
-        if first.strip("│| "):  # not only branches
-            put(first)
-        named = zip(headers[1:], others, strict=True)
-        cells = [f"{header} {cell}".strip() for header, cell in named if cell]
+def _print_stacked(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], others: Sequence[int], width: int
+) -> None:
+    """Print the first cell of each row, and below it other cells with their headers."""
+    for row in rows:
+        if row[0].strip("│| "):  # not only branches
+            put(row[0])
+        cells = [f"{headers[each]} {row[each]}".strip() for each in others if row[each]]
         # NULs stand for the spaces inside a cell, so that a cell stays on one line if a line can
         # hold it.
         cells = [cell.replace(" ", "\0") if len(cell) <= width - 4 else cell for cell in cells]

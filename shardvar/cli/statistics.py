@@ -105,19 +105,9 @@ def _print_folded(tensors: Sequence[Tensor], measured: _Measured, room: int) -> 
         found = [measured[each.key] for each in some if each.key in measured]
         rows.append(_merged_row(f"optimizer slots {printable(name)}", found))
     # A column of zeros is left out; the lines above list the remarkable counts.
-    columns = [
-        column
-        for column in range(8)
-        if column < 5 or any(row[column] not in ("", "0") for row in rows)
-    ]
-    drop = [columns.index(column) for column in (7, 5, 6, 4, 3) if column in columns]
-    print_table(
-        [_HEADERS[column] for column in columns],
-        [tuple(row[column] for column in columns) for row in rows],
-        range(1, len(columns)),
-        drop,
-        bold=[number for number, each in enumerate(kept) if each.line.leaf is None],
-    )
+    hidden = [column for column in (5, 6, 7) if all(row[column] in ("", "0") for row in rows)]
+    branches = [number for number, each in enumerate(kept) if each.line.leaf is None]
+    print_table(_HEADERS, rows, range(1, 8), (7, 5, 6, 4, 3), bold=branches, hidden=hidden)
     if below:
         print()
     for text in below:

@@ -9,10 +9,10 @@ that no sum changes.
 
 import re
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardvar.cli.output import (
+    Styles,
     at_terminal,
     can_print,
     count,
@@ -28,7 +28,7 @@ from shardvar.cli.output import (
 from shardvar.cli.tree import Line, file_number, number_ranges
 from shardvar.errors import ReadError
 from shardvar.planning.index import NO_CHECKSUM
-from shardvar.records import dataclass, field
+from shardvar.records import entity, field
 from shardvar.storage.concurrency import without_collection
 from shardvar.verbs.parameters import count_parameters, is_optimizer_state
 from shardvar.verbs.reader import Reader, settings_in
@@ -319,16 +319,16 @@ def _shown(
 
 
 _HEADERS = ("tensor", "dtype", "shape", "params", "size", "", "share", "slices", "files", "")
-_TENSOR, _DTYPE, _SHAPE, _PARAMS, _SIZE, _BAR, _SHARE, _SLICES, _FILES, _MARK = range(10)
+_DTYPE, _SHAPE, _PARAMS, _SIZE, _BAR, _SHARE, _SLICES, _FILES, _MARK = range(1, 10)
 _RIGHT = (_PARAMS, _SIZE, _SHARE, _SLICES)
-_IN_A_PIPE = (_TENSOR, _DTYPE, _SHAPE, _PARAMS, _SIZE, _SLICES, _FILES, _MARK)
-"""The share of the bytes is for the eye; it follows from the size."""
+_FOR_THE_EYE = (_BAR, _SHARE)
+"""The share of the bytes follows from the size."""
 _LEAST_NEEDED = (_FILES, _PARAMS, _SLICES, _DTYPE, _SHAPE, _SIZE)
 """Columns that a narrow terminal drops, the first one first. The share goes before a name
 is cut."""
 _LEAST_NEEDED_BESIDE_PLACES = (_PARAMS, _SLICES, _DTYPE)
 """The same in a list of slices, where each row has a place in a file."""
-_STYLES = {
+_STYLES: Styles = {
     _DTYPE: "dim",
     _SHAPE: "cyan",
     _BAR: "blue",
@@ -345,7 +345,6 @@ _EACH = " each"
 _BETWEEN = 2
 
 Cells = tuple[str, ...]
-_Styles = dict[int | tuple[int, int], str]
 
 
 class TableRow(NamedTuple):
@@ -355,7 +354,7 @@ class TableRow(NamedTuple):
     """True for a slice, whose place in a file was asked for."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@entity(repr=False)
 class Table:
     """The facts that rows are made of."""
 
@@ -515,68 +514,46 @@ def print_rows(rows: Iterable[TableRow], with_numbers: bool = False) -> None:
     """Print rows; a terminal leaves out columns that are the same in each row, and columns that do not fit."""
     headers = [*_HEADERS[:_FILES], "in files" if with_numbers else "files", *_HEADERS[_FILES + 1 :]]
     if not at_terminal():
-        cells_of = itemgetter(*_IN_A_PIPE)
-        print_table(
-            [headers[column] for column in _IN_A_PIPE],
-            (cells_of(row.cells) for row in rows),
-            [_IN_A_PIPE.index(column) for column in _RIGHT if column in _IN_A_PIPE],
-        )
+        print_table(headers, (row.cells for row in rows), _RIGHT, hidden=_FOR_THE_EYE)
         return
     rows = list(rows)
-    kept = _columns(rows)
     has_places = any(row.is_place for row in rows)
-    drop = [
-        kept.index(each)
-        for each in (_LEAST_NEEDED_BESIDE_PLACES if has_places else _LEAST_NEEDED)
-        if each in kept
-    ]
-    styles: _Styles = {
-        kept.index(column): style for column, style in _STYLES.items() if column in kept
-    }
     print_table(
-        [headers[column] for column in kept],
-        [[row.cells[column] for column in kept] for row in rows],
-        [kept.index(column) for column in _RIGHT if column in kept],
-        drop,
-        styles,
+        headers,
+        [row.cells for row in rows],
+        _RIGHT,
+        _LEAST_NEEDED_BESIDE_PLACES if has_places else _LEAST_NEEDED,
+        _STYLES,
         [number for number, row in enumerate(rows) if row.is_branch],
+        _left_out(rows),
     )
 
 
 def print_keys(rows: Sequence[TableRow]) -> None:
-    columns = (_TENSOR, _DTYPE, _SHAPE)
-    cells = [[row.cells[column] for column in columns] for row in rows]
-    styles: _Styles = {
-        place: _STYLES[column] for place, column in enumerate(columns) if column in _STYLES
-    }
-    print_table(["key", "dtype", "shape"], cells, (), [1, 2], styles)
+    cells = [row.cells[: _SHAPE + 1] for row in rows]
+    print_table(["key", "dtype", "shape"], cells, (), [_DTYPE, _SHAPE], _STYLES)
 
 
-def _columns(rows: Sequence[TableRow]) -> list[int]:
-    """Return the columns for a terminal: all that differ, with the share if there is room."""
+def _left_out(rows: Sequence[TableRow]) -> set[int]:
+    """Return the columns that are the same in each row, and the share where it has no room."""
     cells = [row.cells for row in rows]
     # Only the rows of tensors whose bytes are known have a number of slices.
     tensors = [row for row in cells if row[_SLICES]]
-    left_out = {_BAR, _SHARE} | {
-        column for column in (_PARAMS, _MARK) if not any(row[column] for row in cells)
-    }
+    left_out = {column for column in (_PARAMS, _MARK) if not any(row[column] for row in cells)}
     same = {
         column: {row[column].removesuffix(_EACH) for row in tensors}
         for column in (_DTYPE, _PARAMS, _SLICES, _FILES)
     }
     left_out |= {column for column, found in same.items() if len(found) <= 1}
     left_out -= {_FILES} if any(row.is_place for row in rows) else set()
-    kept = [column for column in range(len(_HEADERS)) if column not in left_out]
-    widths = [
-        max(len(row[column]) for row in [_HEADERS, *cells]) + _BETWEEN
-        for column in range(len(_HEADERS))
-    ]
+    widths = [max(map(len, column)) + _BETWEEN for column in zip(_HEADERS, *cells, strict=True)]
     has_bars = is_styled() and can_print(share_bar(1))
-    room = terminal_size().columns + _BETWEEN - sum(widths[column] for column in kept)
-    for more in ((_BAR, _SHARE) if has_bars else (_SHARE,), (_SHARE,)):
+    room = terminal_size().columns + _BETWEEN
+    room -= sum(n for column, n in enumerate(widths) if column not in {*left_out, *_FOR_THE_EYE})
+    for more in (_FOR_THE_EYE if has_bars else (_SHARE,), (_SHARE,)):
         if len(cells) > 1 and sum(widths[column] for column in more) <= room:
-            return sorted({*kept, *more})
-    return kept
+            return left_out | {*_FOR_THE_EYE} - {*more}
+    return left_out | {*_FOR_THE_EYE}
 
 
 def _amount(tensors: Sequence[Tensor], times: int = 1) -> str:

@@ -14,8 +14,9 @@ import secrets
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from shardvar.cli.maps import through_map
 from shardvar.cli.output import (
@@ -42,7 +43,7 @@ from shardvar.errors import (
 from shardvar.formats.published import delta_of
 from shardvar.formats.table import stem_of_name, usual_name
 from shardvar.layout.dtypes import Ints
-from shardvar.records import dataclass, replace
+from shardvar.records import frozen, replace
 from shardvar.storage.local import is_url, split_path
 from shardvar.verbs.compare.blocks import Statistics, histograms, measure, read_scalars
 from shardvar.verbs.compare.comparison import DiffReport
@@ -309,65 +310,51 @@ def _opened(found: Location, arguments: Namespace) -> Reader:
     return through_map(reader, arguments)
 
 
-def _columns(found: Location, reader: Reader, arguments: Namespace) -> JsonColumns:
-    """Return the columns of the page, with as many statistics as it has room for, unless it is served."""
-    (name,) = names_of((found, arguments.path))
-    keys = choose_keys(reader, arguments.filter, arguments.exclude)
-    sizes = file_sizes(found.storage, reader.index.files)
-    scalars = scalar_columns(reader, keys, read_scalars(reader, keys))
-
-    def described(
-        measured: StatisticsByKey | None = None, counts: Mapping[str, Ints] | None = None
-    ) -> JsonColumns:
-        columns = describe(reader, keys, sizes, measured, counts) | scalars
-        return as_typed(columns, found, arguments.path, name)
-
-    columns = described()
-    if not arguments.stats:
-        return columns
-    if not arguments.serve:
-        make_page([columns])  # raises
-    total = 2 * int(reader.entries().slices.nbytes.sum())
-    with progress("reading", lambda: total) as advance:
-        measured: StatisticsByKey = dict(measure(reader, keys, advance))
-        kept = measured
-        if not arguments.serve:
-            errors = {
-                key: each for key, each in measured.items() if not isinstance(each, Statistics)
-            }
-            kept = statistics_that_fit(keys, measured, room_left(make_page([described(errors)])))
-        counts = dict(histograms(reader, kept, advance))
-    columns = described(kept, counts)
-    columns["stats"]["num_left_out"] = len(measured) - len(kept)
-    if len(kept) < len(measured):
-        note(
-            f"note: the page has room for the statistics of {len(kept):,} of {len(measured):,} "
-            "tensors: first tensors with NaN, infinity or one value, then the largest. "
-            "`--serve` shows statistics of any tensor."
-        )
-    return columns
-
-
-# The page of a comparison.
-
-
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Side:
+    """A checkpoint on a page: the only one, or one of two that are compared."""
+
     path: str
     """As it was typed."""
     found: Location
     name: str
     reader: Reader
+    keys: Sequence[str]
+    sizes: Sequence[int | None]
+    """The bytes of its data files."""
     scalars: JsonColumns
     """Its settings, and the values of its scalars."""
-    keys: Sequence[str]
+
+    @classmethod
+    def of(cls, path: str, found: Location, name: str, reader: Reader, keys: list[str]) -> Self:
+        sizes = file_sizes(found.storage, reader.index.files)
+        scalars = scalar_columns(reader, keys, read_scalars(reader, keys))
+        return cls(path, found, name, reader, keys, sizes, scalars)
 
     def columns(
         self, measured: StatisticsByKey | None = None, counts: Mapping[str, Ints] | None = None
     ) -> JsonColumns:
-        sizes = file_sizes(self.found.storage, self.reader.index.files)
-        about = describe(self.reader, list(self.keys), sizes, measured, counts) | self.scalars
+        about = describe(self.reader, self.keys, self.sizes, measured, counts) | self.scalars
         return as_typed(about, self.found, self.path, self.name)
+
+
+def _columns(found: Location, reader: Reader, arguments: Namespace) -> JsonColumns:
+    """Return the columns of the page, with as many statistics as it has room for, unless it is served."""
+    (name,) = names_of((found, arguments.path))
+    keys = choose_keys(reader, arguments.filter, arguments.exclude)
+    side = _Side.of(arguments.path, found, name, reader, keys)
+    if not arguments.stats:
+        return side.columns()
+    if not arguments.serve:
+        make_page([side.columns()])  # raises
+    advice = (
+        "statistics of {} tensors: first tensors with NaN, infinity or one value, then the largest. "
+        "`--serve` shows statistics of any tensor."
+    )
+    return _with_statistics([side], [keys], None, advice, is_served=arguments.serve)[0]
+
+
+# The page of a comparison.
 
 
 def check_diff_page(arguments: Namespace, rename: Mapping[str, str]) -> None:
@@ -389,7 +376,10 @@ def write_diff_page(arguments: Namespace, report: DiffReport, rename: Mapping[st
         columns = [side.columns() for side in sides]
         if arguments.stats:
             make_page(columns, told)  # raises
-            columns = _with_statistics(sides, report, told)
+            differing = {each.key for each in report.differences}
+            keys = [[key for key in side.keys if key in differing] for side in sides]
+            advice = "histograms of {} tensors. Choose tensors with `--filter`."
+            columns = _with_statistics(sides, keys, told, advice)
     write_page(arguments.html, make_page(columns, told))
 
 
@@ -403,17 +393,19 @@ def _open_sides(stack: ExitStack, arguments: Namespace, rename: Mapping[str, str
         globs = arguments.filter or ["*"]
         excluded = arguments.exclude or []
         keys = [key for key in reader if matches_any(key, globs) and not matches_any(key, excluded)]
-        scalars = scalar_columns(reader, keys, read_scalars(reader, keys))
-        sides.append(_Side(path, found, name, reader, scalars, keys))
+        sides.append(_Side.of(path, found, name, reader, keys))
     return sides
 
 
 def _with_statistics(
-    sides: Sequence[_Side], report: DiffReport, told: JsonColumns
+    sides: Sequence[_Side],
+    keys: Sequence[Sequence[str]],
+    told: JsonColumns | None,
+    advice: str,
+    *,
+    is_served: bool = False,
 ) -> list[JsonColumns]:
     """Return the columns with as many statistics as there is room for, of the same tensors on both sides."""
-    differing = {each.key for each in report.differences}
-    keys = [[key for key in side.keys if key in differing] for side in sides]
     total = 0  # twice the bytes of these tensors, which are read twice
     for side, some in zip(sides, keys, strict=True):
         slices = side.reader.entries().slices
@@ -424,8 +416,13 @@ def _with_statistics(
             dict(measure(side.reader, some, advance))
             for side, some in zip(sides, keys, strict=True)
         ]
-        kept = _that_fit(sides, measured, told)
-        ends = _ends(kept)
+        kept = measured if is_served else _that_fit(sides, measured, told)
+        # The bars of both sides have the same ends.
+        ends: dict[str, tuple[Any, Any]] = {}
+        for key, each in chain.from_iterable(of_side.items() for of_side in kept):
+            if isinstance(each, Statistics) and None not in (each.minimum, each.maximum):
+                low, high = ends.get(key, (each.minimum, each.maximum))
+                ends[key] = min(low, each.minimum), max(high, each.maximum)
         columns = []
         for side, of_side in zip(sides, kept, strict=True):
             joint = {
@@ -435,25 +432,25 @@ def _with_statistics(
             }
             columns.append(side.columns(of_side, dict(histograms(side.reader, joint, advance))))
     names, shown = ({key for of_side in some for key in of_side} for some in (measured, kept))
-    for each in columns:
-        each["stats"]["num_left_out"] = len(names) - len(shown)
+    for page in columns:
+        page["stats"]["num_left_out"] = len(names) - len(shown)
     if len(shown) < len(names):
-        note(
-            f"note: the page has room for the histograms of {len(shown):,} of {len(names):,} "
-            "tensors. Choose tensors with `--filter`."
-        )
+        number = f"{len(shown):,} of {len(names):,}"
+        note(f"note: the page has room for the {advice.format(number)}")
     return columns
 
 
 def _that_fit(
-    sides: Sequence[_Side], measured: Sequence[StatisticsByKey], told: JsonColumns
-) -> list[StatisticsByKey]:
+    sides: Sequence[_Side],
+    measured: Sequence[dict[str, Statistics | ReadError]],
+    told: JsonColumns | None,
+) -> list[dict[str, Statistics | ReadError]]:
     errors = [
         {key: each for key, each in some.items() if isinstance(each, ReadError)}
         for some in measured
     ]
     plain = make_page([side.columns(some) for side, some in zip(sides, errors, strict=True)], told)
-    room = room_left(plain) // 2
+    room = room_left(plain) // len(sides)
     kept = [
         statistics_that_fit(side.keys, some, room)
         for side, some in zip(sides, measured, strict=True)
@@ -469,17 +466,3 @@ def _that_fit(
         }
         for some in kept
     ]
-
-
-def _ends(measured: Sequence[StatisticsByKey]) -> dict[str, tuple[Any, Any]]:
-    ends: dict[str, tuple[Any, Any]] = {}
-    for of_side in measured:
-        for key, each in of_side.items():
-            if (
-                isinstance(each, Statistics)
-                and each.minimum is not None
-                and each.maximum is not None
-            ):
-                low, high = ends.get(key, (each.minimum, each.maximum))
-                ends[key] = min(low, each.minimum), max(high, each.maximum)
-    return ends

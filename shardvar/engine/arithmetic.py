@@ -38,7 +38,7 @@ import numpy.typing as npt
 from shardvar.forks import new_lock
 from shardvar.maps.expressions import TermTree, float_of
 from shardvar.maps.plan import Arithmetic, View
-from shardvar.records import dataclass, field
+from shardvar.records import field, frozen
 
 Float64s = npt.NDArray[np.float64]
 _MOST_HELD = 1 << 18
@@ -126,7 +126,7 @@ ReadElements = Callable[[View, Sequence[int], Sequence[int]], npt.NDArray[Any]]
 """Gives the elements of a view, from some indices on, as many as there are."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KeptSums:
     """The sums of expressions that were computed last, by the sum and its window."""
 
@@ -134,7 +134,7 @@ class KeptSums:
     lock: RLock = field(default_factory=new_lock)  # Guards ``made``
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Evaluation:
     """An expression of a piece with some extents, and how its tensors are read."""
 

@@ -41,11 +41,11 @@ from shardvar.layout.region import intersect, regions_of_range
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
 from shardvar.planning.plan import CopyTable, Plan
 from shardvar.planning.slices import Columns, SliceTable, widen
-from shardvar.records import dataclass, field, replace
+from shardvar.records import dataclass, entity, field, replace
 from shardvar.wire import strings
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class MoveTable(Columns):
     """Byte ranges that go from a source's payload to a target's, ordered by target and place."""
 
@@ -227,7 +227,7 @@ class LazyPayload:
         return self._made, self._first
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class ArraySource(Source):
     arrays: Sequence[npt.NDArray[Any] | bytes | LazyPayload]
     """[m] the arrays; strings already encoded as payloads."""

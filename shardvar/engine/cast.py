@@ -31,7 +31,7 @@ from shardvar.layout.dtypes import (
 )
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
 from shardvar.planning.slices import SliceTable
-from shardvar.records import dataclass, replace
+from shardvar.records import entity, replace
 
 _integer_info: Any = ml_dtypes.iinfo  # without types in its package
 _float_info: Any = ml_dtypes.finfo
@@ -45,7 +45,7 @@ _WIDER = {
 """Types that NumPy does not convert to all others, each with a type that has their values."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class CastSource(VerifiedSource):
     @classmethod
     def of(cls, inner: Source, stored: EntryTable) -> Self:

@@ -20,7 +20,6 @@ the bits after it was: it lies on the same side of each halfway point of fewer b
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from math import prod
 from typing import Any, NamedTuple
@@ -32,6 +31,7 @@ from shardvar.engine.quantised import BlockSource, Floats, Packing, apply_blocks
 from shardvar.errors import UnsupportedError
 from shardvar.layout.dtypes import Array, numpy_dtype
 from shardvar.layout.region import regions_of_range
+from shardvar.records import entity, field, frozen
 
 _BAND, _PORTION = 1 << 20, 1 << 16
 """Numbers of a band, which are read at once, and numbers that are computed at a time: arrays of 256 KiB
@@ -58,7 +58,7 @@ class PartRule(NamedTuple):
     """The shape of what the whole tensor shares; None for codes, and what blocks share."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Encoder:
     kind: str  # The name of the scheme, for people
     parts: Sequence[PartRule]  # The codes first
@@ -106,7 +106,7 @@ class Encoder:
         return packed.view(numpy_dtype(self.parts[0].dtype))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EncodedPart:
     """A part of a tensor of numbers."""
 
@@ -144,7 +144,7 @@ def _reduced(ufunc: np.ufunc, values: Floats, height: int, width: int) -> Floats
     return np.asarray(ufunc.reduce(values.reshape(rows // height, -1, width), axis=2))
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@entity(kw_only=True)
 class EncodedSource(BlockSource):
     """Another source with codes in the place of some tensors."""
 

@@ -46,12 +46,12 @@ from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Bools, Ints
 from shardvar.planning.index import NO_CHECKSUM, EntryTable
 from shardvar.planning.slices import Columns
-from shardvar.records import dataclass, field
+from shardvar.records import entity, field
 
 _MOST_NOTED = 64  # Reads after which their checksums are compared, so that damage is found soon
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class ReadTable(Columns):
     """Columns of byte ranges of payloads that were read, each with its checksum."""
 
@@ -70,7 +70,7 @@ class ReadTable(Columns):
         return np.column_stack(self.columns())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Evidence:
     """A source whose reads are compared with its index's checksums, from any thread."""
 

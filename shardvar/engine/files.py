@@ -69,7 +69,7 @@ from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints
 from shardvar.planning.index import EntryTable
 from shardvar.planning.plan import Plan
 from shardvar.planning.slices import widen
-from shardvar.records import dataclass, replace
+from shardvar.records import entity, replace
 from shardvar.storage.protocol import Storage, WritableFile
 
 _WRITE_NBYTES = 512 << 10
@@ -82,7 +82,7 @@ threads share a file, and in a save from memory, which does little else.
 """
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class FileTask:
     """One output file: picklable, idempotent."""
 
@@ -99,7 +99,7 @@ class FileTask:
         return int(self.plan.targets.nbytes.sum())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class FileReport:
     checksums: FileChecksums  # of what was written
     parts: ReadTable
@@ -107,7 +107,7 @@ class FileReport:
     nbytes: int  # Payload bytes written
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class FileWork:
     task: FileTask
     moves: MoveTable  # the byte ranges that fill targets

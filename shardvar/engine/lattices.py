@@ -41,15 +41,15 @@ import numpy.typing as npt
 from shardvar.engine.pool import BLOCK_NBYTES, WORDS, Together, thread_buffer, word_of
 from shardvar.forks import new_lock
 from shardvar.layout.dtypes import Ints
-from shardvar.layout.region import Region
+from shardvar.layout.region import Region, row_strides
 from shardvar.maps.plan import Piece, View
 from shardvar.planning.slices import SliceTable
-from shardvar.records import dataclass, field, replace
+from shardvar.records import field, frozen, replace
 
 IndexTuple = tuple[int, ...]  # One number for each index of a piece
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Lattice:
     """The elements that a stored slice has of a piece, or some of them."""
 
@@ -123,14 +123,6 @@ def strides_along(view: View, strides: Sequence[int]) -> IndexTuple:
     return tuple(step * strides[axis] if axis >= 0 else 0 for axis, step in view.steps)
 
 
-def c_strides(shape: Sequence[int]) -> list[int]:
-    strides, stride = [1] * len(shape), 1
-    for axis in range(len(shape) - 1, -1, -1):
-        strides[axis] = stride
-        stride *= shape[axis]
-    return strides
-
-
 def indices_within(
     view: View, corner: Sequence[int], shape: IndexTuple, region: Region
 ) -> list[tuple[IndexTuple, IndexTuple]]:
@@ -195,7 +187,7 @@ def lattices_of(piece: Piece, view: View, slices: SliceTable, rows: Ints) -> lis
     lattices = []
     for row in rows[meets].tolist():
         region = slices.region(row)
-        strides = c_strides(region.shape)
+        strides = row_strides(region.shape)
         place = sum(
             (a - b) * stride
             for a, b, stride in zip(view.start, region.offset, strides, strict=True)
@@ -272,7 +264,7 @@ _LEAST_TILE = 4096
 """Elements of a plane of two axes below which NumPy copies all planes in one call."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Strided:
     shape: tuple[int, ...]  # [k] the extents
     place: int  # The first element, in bytes of the payload that is read
@@ -394,13 +386,13 @@ _MOST_PANELS = 2  # Panels that are kept
 _SPARSE = 2  # a block is sparse if its sources extend over more than so many times its bytes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PanelPart:
     span: int  # bytes of its source from the first element to the last
     work: Callable[[], object]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Panels:
     """The panels that were made last, by the number of an entry and their first byte."""
 

@@ -34,7 +34,6 @@ these use, with new numbers. It opens the checkpoint by itself.
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from math import prod
 from typing import Any
 
@@ -50,7 +49,6 @@ from shardvar.engine.lattices import (
     Panels,
     Strided,
     bands_of,
-    c_strides,
     cells,
     coordinates,
     factor_lattices,
@@ -64,17 +62,17 @@ from shardvar.engine.write import shrink_entries
 from shardvar.errors import UnsupportedError
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints, is_whole, numpy_dtype
-from shardvar.layout.region import Region, regions_of_range
+from shardvar.layout.region import Region, regions_of_range, row_strides
 from shardvar.maps.plan import MapPlan, Piece, Target, View
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
-from shardvar.records import dataclass, field, replace
+from shardvar.records import entity, field, frozen, replace
 from shardvar.storage.scratch import HeldPages
 
 PORTION = 1 << 16  # elements that are computed at a time; in float64 they stay in the cache
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Recipe:
     pieces: tuple[Piece, ...]  # [n] the pieces whose elements it has
     rows: tuple[int, ...]  # [n] the stored slice that has its elements of each piece; -1: computed
@@ -87,11 +85,8 @@ class Recipe:
         return tuple(dict.fromkeys(row for row in (*self.rows, *self.factors) if row >= 0))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Recipes:
-    origin: Ints
-    """[m] the row of the stored entry that each is, as it is; -1 for entries that are copied."""
-    copied: Mapping[int, Recipe]  # the recipes of entries that are copied, by number
+Recipes = dict[int, Recipe]
+"""The recipes of entries that are copied, by number."""
 
 
 class DraftEntries:
@@ -202,7 +197,7 @@ class DraftEntries:
         size = prod(lattice.shape)
         if size != prod(extents) or size != prod(self.stored.slices.shape[lattice.row].tolist()):
             return False
-        there = lattice.target_strides(c_strides(extents))
+        there = lattice.target_strides(row_strides(extents))
         return all(
             extent == 1 or a == b
             for extent, a, b in zip(lattice.shape, lattice.strides, there, strict=True)
@@ -232,7 +227,8 @@ class DraftEntries:
                     factors |= dict.fromkeys(lattice.row for lattice in lattices)
         return Recipe(pieces, rows, tuple(factors), fill)
 
-    def table(self) -> tuple[EntryTable, Recipes]:
+    def table(self) -> tuple[EntryTable, Ints, Recipes]:
+        """Return entries, the stored row of each, -1 for one that is copied, and the recipes."""
         # The tensors that stay in their order are columns: there may be a million of them.
         stored, rank = self.stored, self.tensors.shapes.shape[1]
         numbers, tensors = np.array(self.whole, np.int64).reshape(-1, 2).T
@@ -263,9 +259,8 @@ class DraftEntries:
             if isinstance(made, Recipe)
         }
         origin = origin[order]
-        return self._entries(tensor[order], offset[order], shape[order], origin, copied), Recipes(
-            origin, copied
-        )
+        entries = self._entries(tensor[order], offset[order], shape[order], origin, copied)
+        return entries, origin, copied
 
     def _entries(
         self, tensor: Ints, offset: Ints, shape: Ints, origin: Ints, copied: Mapping[int, Recipe]
@@ -305,11 +300,11 @@ def _lattices_of(piece: Piece, slices: SliceTable, rows: Ints) -> list[Lattice]:
     return [] if 0 in piece.shape else [Lattice(-1, piece, zeros, piece.shape, 0, zeros)]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class MappedSource(ComposedSource):
     """Another source whose tensors became the targets of a map; ``start`` numbers its entries."""
 
-    recipes: Recipes  # the ways to make entries
+    copied: Recipes
     index: TableIndex = field()  # the table of contents of the targets
     sources_of: Mapping[str, tuple[str, ...]]
     """The stored tensors that each target is made of, by key."""
@@ -328,34 +323,29 @@ class MappedSource(ComposedSource):
         """Return a digest of the targets and the ways to make them."""
         slices = self.index.entries.slices
         digest = hashlib.sha256("\0".join(slices.tensors.keys).encode("utf-8", "surrogateescape"))
-        for column in (self.recipes.origin, slices.tensor, slices.offset, slices.shape):
+        for column in (self.origin, slices.tensor, slices.offset, slices.shape):
             digest.update(np.ascontiguousarray(column).tobytes())
-        for number, recipe in sorted(self.recipes.copied.items()):
+        for number, recipe in sorted(self.copied.items()):
             digest.update(repr((number, recipe)).encode("utf-8", "surrogateescape"))
         return digest.digest()
 
     # Reading.
 
-    def files_read(self, entries: EntryTable) -> Ints:
-        numbers = entries.start[~entries.plain]
-        origins = self.recipes.origin[numbers]
-        copied = (self.recipes.copied[number].used for number in numbers[origins < 0].tolist())
-        rows = np.unique([*origins[origins >= 0].tolist(), *chain.from_iterable(copied)])
-        plain = self.inner.files_read(entries.take(np.flatnonzero(entries.plain)))
-        return np.union1d(plain, self.inner.files_read(self.stored.take(rows.astype(np.int64))))
+    def _used(self, number: int) -> Iterable[int]:
+        return self.copied[number].used
 
     def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
         """[rows] Return True for payloads that are best read in order, such as all in a bucket."""
         answer = np.zeros(len(rows), np.bool)
         at = np.flatnonzero(~entries.plain[rows])
         numbers = entries.start[rows[at]]
-        origins = self.recipes.origin[numbers]
+        origins = self.origin[numbers]
         through = origins >= 0
         if through.any():
             answer[at[through]] = self.inner.in_order(self.stored, origins[through])
         if self.traits is not None:
             for place, number in zip(at[~through], numbers[~through].tolist(), strict=True):
-                stored = np.array(self.recipes.copied[number].used, np.int64)
+                stored = np.array(self.copied[number].used, np.int64)
                 is_fetched = self.stored.plain[stored] & ~self.verified.is_held(stored)
                 answer[place] = is_fetched.any()
         return answer
@@ -363,26 +353,14 @@ class MappedSource(ComposedSource):
     def expect(self, entries: EntryTable, rows: Ints) -> None:
         stored: dict[int, None] = {}
         for number in entries.start[rows[~entries.plain[rows]]].tolist():
-            origin = int(self.recipes.origin[number])
+            origin = int(self.origin[number])
             # A payload that is decoded is kept when it is asked for, so it is not decoded ahead.
-            used = [origin] if origin >= 0 else self.recipes.copied[number].used
+            used = [origin] if origin >= 0 else self.copied[number].used
             stored |= {row: None for row in used if row == origin or self.stored.plain[row]}
         self.verified.expect(np.fromiter(stored, np.int64, len(stored)))
 
-    def decode(self, entries: EntryTable, row: int) -> memoryview | None:
-        origin = int(self.recipes.origin[entries.start[row]])
-        return None if origin < 0 else self.inner.decode(self.stored, origin)
-
-    def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
-        if entries.plain[row]:
-            self.read_span(int(entries.file[row]), int(entries.start[row]) + start, buffer)
-            return
-        number = int(entries.start[row])
-        origin = int(self.recipes.origin[number])
-        if origin >= 0:
-            self.inner.read_into(self.stored, origin, start, buffer)
-            return
-        nbytes = int(entries.slices.nbytes[row])
+    def _make(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
+        number, nbytes = int(entries.start[row]), int(entries.slices.nbytes[row])
         if self.panels.copy(number, start, buffer):
             return
         parts = self._parts(entries, row, start, buffer)
@@ -398,7 +376,7 @@ class MappedSource(ComposedSource):
     ) -> list[PanelPart]:
         """Fill a buffer with what no piece covers, and return the work that fills the rest."""
         number = int(entries.start[row])
-        recipe, region = self.recipes.copied[number], entries.slices.region(row)
+        recipe, region = self.copied[number], entries.slices.region(row)
         itemsize, parts = int(ITEMSIZES[entries.slices.codes(row)]), list[PanelPart]()
         if recipe.fill is not None:
             np.frombuffer(buffer, np.dtype((np.void, itemsize)))[:] = np.void(recipe.fill)
@@ -407,7 +385,7 @@ class MappedSource(ComposedSource):
                 if self.payloads.payload(stored, len(recipe.used)) is None:
                     self.verified.verify(stored)
         first, last = start // itemsize, (start + len(buffer)) // itemsize
-        strides = c_strides(region.shape)
+        strides = row_strides(region.shape)
         for part in regions_of_range(region.shape, first, last):
             corner = [a + b for a, b in zip(part.offset, region.offset, strict=True)]
             for lattice in self._lattices(number, recipe):
@@ -514,7 +492,7 @@ class MappedSource(ComposedSource):
         slices = self.stored.slices
         rows = [row for row in recipe.factors if slices.key(row) == view.key]
         values = np.empty(counts, numpy_dtype(slices.dtype(rows[0])))
-        strides, region = c_strides(counts), Region(first, counts)
+        strides, region = row_strides(counts), Region(first, counts)
         extents = tuple(a + b for a, b in zip(first, counts, strict=True))
         for whole in factor_lattices(extents, view, slices, np.array(rows)):
             for some in whole.within(region):
@@ -574,18 +552,18 @@ def mapped(
         every, slices = np.arange(len(stored)), stored.slices
         slices = replace(slices, tensors=replace(slices.tensors, keys=[*kept]))
         start = np.where(stored.plain, stored.start, every)
-        entries, recipes = replace(stored, slices=slices, start=start), Recipes(every, {})
+        entries, origin, copied = replace(stored, slices=slices, start=start), every, Recipes()
     else:
         tensors, made, renamed = _tensors_of(stored.slices.tensors, plan)
         draft = DraftEntries(stored, tensors)
         draft.keep(renamed, plan.names)
         for number, target in zip(made.tolist(), plan.targets, strict=True):
             sources_of[target.key] = draft.add(number, target)
-        entries, recipes = draft.table()
+        entries, origin, copied = draft.table()
     index = TableIndex(entries, source.index.files, source.index.metadata)
     verified = VerifiedRows(source, stored)
     payloads = KeptPayloads(verified, map_scratch)
-    return entries, MappedSource(verified, recipes, index, sources_of, kept, payloads)
+    return entries, MappedSource(verified, origin, copied, index, sources_of, kept, payloads)
 
 
 def _tensors_of(stored: TensorTable, plan: MapPlan) -> tuple[TensorTable, Ints, Ints]:
@@ -613,19 +591,20 @@ def _tensors_of(stored: TensorTable, plan: MapPlan) -> tuple[TensorTable, Ints, 
     return tensors.take(order), place[: len(made)], place[len(made) :]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class MapPart:
     """A part of a map, as a value that can be pickled."""
 
     stored: EntryTable  # the stored entries that it copies
-    recipes: Recipes  # the ways to make entries
+    origin: Ints  # as of the source
+    copied: Recipes
     entries: EntryTable  # the entries of targets
 
     def source(self, inner: Source, map_scratch: Scratch) -> MappedSource:
         index = TableIndex(self.entries, inner.index.files)
         verified = VerifiedRows(inner, self.stored)
         payloads = KeptPayloads(verified, map_scratch)
-        return MappedSource(verified, self.recipes, index, {}, {}, payloads)
+        return MappedSource(verified, self.origin, self.copied, index, {}, {}, payloads)
 
 
 def map_parts(source: Source, entries: EntryTable) -> tuple[MapPart, ...]:
@@ -633,9 +612,9 @@ def map_parts(source: Source, entries: EntryTable) -> tuple[MapPart, ...]:
     while isinstance(source, MappedSource):
         at = np.flatnonzero(~entries.plain)
         numbers = entries.start[at]
-        origin = source.recipes.origin[numbers]
+        origin = source.origin[numbers]
         copied = {
-            new: source.recipes.copied[number]
+            new: source.copied[number]
             for new, number in enumerate(numbers.tolist())
             if origin[new] < 0
         }
@@ -652,8 +631,9 @@ def map_parts(source: Source, entries: EntryTable) -> tuple[MapPart, ...]:
         }
         start = entries.start.copy()
         start[at] = np.arange(len(at))
-        recipes = Recipes(np.where(origin >= 0, np.searchsorted(rows, origin), -1), moved)
-        part = MapPart(shrink_entries(source.stored, rows), recipes, replace(entries, start=start))
+        origin = np.where(origin >= 0, np.searchsorted(rows, origin), -1)
+        stored = shrink_entries(source.stored, rows)
+        part = MapPart(stored, origin, moved, replace(entries, start=start))
         if parts:
             parts[-1] = replace(parts[-1], stored=part.entries)
         parts.append(part)

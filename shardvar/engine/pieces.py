@@ -45,6 +45,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from functools import partial
+from itertools import chain
 from threading import RLock
 from typing import Any
 
@@ -74,7 +75,7 @@ from shardvar.forks import new_lock
 from shardvar.formats.protocol import Source, WrappedSource
 from shardvar.layout.dtypes import Bools, Ints
 from shardvar.planning.index import EntryTable
-from shardvar.records import dataclass, field
+from shardvar.records import entity, field
 from shardvar.storage.concurrency import IN_FLIGHT_NBYTES, exactly
 from shardvar.storage.protocol import Traits
 
@@ -95,7 +96,7 @@ _READS = 4
 not in the page cache takes 0.9 to 1.1 s with four, 2.4 to 3.8 s with two, 1.1 to 2.2 s with more."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Reading:
     """The evidence, the threads and the progress of one task that reads."""
 
@@ -377,7 +378,7 @@ class _Ahead(threading.local):
         self.held: dict[int, memoryview] = {}  # the payloads that were read last, by row
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class VerifiedRows:
     """The payloads of a source that were verified: each once, by the first thread that needs it."""
 
@@ -494,7 +495,7 @@ class VerifiedRows:
         }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class VerifiedSource(WrappedSource):
     """Another source whose payloads are verified before they are converted or copied."""
 
@@ -509,10 +510,43 @@ class VerifiedSource(WrappedSource):
         return self.verified.entries
 
 
+@entity
 class ComposedSource(VerifiedSource):
-    """Another source whose tensors are made of stored ones."""
+    """Another source whose tensors are made of stored ones.
 
-    __slots__ = ()
+    ``start`` of an entry that is not plain is its number.
+    """
+
+    origin: Ints
+    """[m] the stored row that the entry of a number is, as it is; -1 for one that is made."""
+
+    @abstractmethod
+    def _used(self, number: int) -> Iterable[int]:
+        """Return the stored rows that an entry is made of."""
+
+    @abstractmethod
+    def _make(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
+        """Do as ``read_into`` for an entry that is made."""
+
+    def files_read(self, entries: EntryTable) -> Ints:
+        numbers = entries.start[~entries.plain]
+        origins = self.origin[numbers]
+        made = chain.from_iterable(map(self._used, numbers[origins < 0].tolist()))
+        rows = np.unique([*origins[origins >= 0].tolist(), *made]).astype(np.int64)
+        plain = self.inner.files_read(entries.take(np.flatnonzero(entries.plain)))
+        return np.union1d(plain, self.inner.files_read(self.stored.take(rows)))
+
+    def decode(self, entries: EntryTable, row: int) -> memoryview | None:
+        origin = int(self.origin[entries.start[row]])
+        return None if origin < 0 else self.inner.decode(self.stored, origin)
+
+    def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
+        if entries.plain[row]:
+            self.read_span(int(entries.file[row]), int(entries.start[row]) + start, buffer)
+        elif (origin := int(self.origin[entries.start[row]])) >= 0:
+            self.inner.read_into(self.stored, origin, start, buffer)
+        else:
+            self._make(entries, row, start, buffer)
 
     @abstractmethod
     def _members(self, key: str) -> Sequence[str]:
@@ -558,7 +592,7 @@ Scratch = Callable[[Iterable[memoryview]], memoryview]
 """A function that keeps bytes in a temporary file, and returns a memory map of it."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class KeptPayloads:
     """The payloads of a source, some of them kept; rows are rows of the stored entries."""
 

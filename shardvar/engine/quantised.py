@@ -30,8 +30,9 @@ where there is only a checksum of the whole, the whole payload once.
 
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from threading import RLock
 from typing import Any, NamedTuple
 
@@ -48,7 +49,7 @@ from shardvar.layout.dtypes import Array, Bools, Ints, numpy_dtype
 from shardvar.layout.region import Region, regions_of_range
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
 from shardvar.planning.slices import SliceTable, TensorTable, widen
-from shardvar.records import dataclass, field, replace
+from shardvar.records import entity, field, frozen, replace
 
 Floats = npt.NDArray[np.float32]
 
@@ -74,7 +75,7 @@ def values_of(dtype: str) -> Floats:
     return (_CODES & (15 if "4_" in dtype else 255)).view(numpy_dtype(dtype)).astype(np.float32)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Packing:
     """Places of codes of a few bits: 8 of them are as many bytes as a code has bits."""
 
@@ -122,7 +123,7 @@ def _codes_of_byte(bits: int, is_high_first: bool) -> npt.NDArray[np.uint8]:
     return codes[:, ::-1] if is_high_first else codes
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Plane:
     """A matrix of numbers, or several, that are made of stored tensors."""
 
@@ -154,7 +155,7 @@ class Plane:
         return (*shape, *([packing.inner] if packing.inner > 1 else []))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Quantised:
     key: str  # The key of its numbers
     shape: tuple[int, ...]  # The shape of its numbers
@@ -195,7 +196,7 @@ class BlockItem(NamedTuple):
 def block_entries(
     stored: EntryTable, items: Sequence[BlockItem]
 ) -> tuple[EntryTable, Ints, dict[int, Any]]:
-    """Return entries, [m] their stored rows, and the tensor of each entry that is computed."""
+    """Return entries, their ``origin`` (``BlockSource``), and the tensor of each that is computed."""
     slices, rows = list[tuple[Ints, Ints]](), [np.zeros(0, np.int64)]
     numbers, first = dict[int, Any](), 0
     for _, _, extents, held, tensor, is_whole in items:
@@ -233,17 +234,17 @@ def block_entries(
         # Runs are one table for all entries, so one tensor of numbers drops them for all.
         runs=None if numbers else entries.runs,
     )
-    return changed, taken, numbers
+    return changed, np.where(is_number, ~taken, taken), numbers
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class BlockSource(ComposedSource):
-    """Another source, some of whose tensors are computed of blocks; ``start`` is the number of an entry."""
+    """Another source, some of whose tensors are computed of blocks.
+
+    Of a computed entry, ``origin`` is ``~row`` of the row of its codes or numbers.
+    """
 
     index: TableIndex = field()  # The table of contents, with the computed tensors
-    stored_row: Ints
-    """[m] the row of each entry among the stored ones: of a computed one, the row of its codes or
-    numbers."""
     quantised: Mapping[int, Any]  # The tensor of each entry that is computed, by its row
     rows: Mapping[str, Ints]  # The stored rows of what they are computed of, by their keys
     members: Mapping[str, Sequence[str]]  # The stored keys of each such tensor, by its key
@@ -253,41 +254,23 @@ class BlockSource(ComposedSource):
 
     # Entries.
 
-    def files_read(self, entries: EntryTable) -> Ints:
-        rows = [np.zeros(0, np.int64)]
-        for number in entries.start[~entries.plain].tolist():
-            tensor = self.quantised.get(number)
-            members = () if tensor is None else self.members[tensor.key]
-            rows += [self.rows[key] for key in members] or [self.stored_row[number : number + 1]]
-        used = np.unique(np.concatenate(rows))
-        plain = self.inner.files_read(entries.take(np.flatnonzero(entries.plain)))
-        return np.union1d(plain, self.inner.files_read(self.stored.take(used)))
+    def _used(self, number: int) -> Iterable[int]:
+        members = self.members[self.quantised[number].key]
+        return chain.from_iterable(self.rows[key].tolist() for key in members)
 
     def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
         answer, own = np.zeros(len(rows), np.bool), ~entries.plain[rows]
-        answer[own] = self.inner.in_order(self.stored, self.stored_row[entries.start[rows[own]]])
+        origin = self.origin[entries.start[rows[own]]]
+        answer[own] = self.inner.in_order(self.stored, np.where(origin < 0, ~origin, origin))
         return answer
 
     def expect(self, entries: EntryTable, rows: Ints) -> None:
-        decoded = entries.start[rows[~entries.plain[rows]]].tolist()
-        own = np.array([row for row in decoded if row not in self.quantised], np.int64)
-        self.inner.expect(self.stored, self.stored_row[own])
+        origin = self.origin[entries.start[rows[~entries.plain[rows]]]]
+        self.inner.expect(self.stored, origin[origin >= 0])
 
-    def decode(self, entries: EntryTable, row: int) -> memoryview | None:
+    def _make(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
         number = int(entries.start[row])
-        if number in self.quantised:
-            return None
-        return self.inner.decode(self.stored, int(self.stored_row[number]))
-
-    def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
-        if entries.plain[row]:
-            self.inner.read_into(entries, row, start, buffer)
-            return
-        number = int(entries.start[row])
-        tensor = self.quantised.get(number)
-        if tensor is None:
-            self.inner.read_into(self.stored, int(self.stored_row[number]), start, buffer)
-            return
+        tensor = self.quantised[number]
         dtype = numpy_dtype(self.index.entries.slices.dtype(number))
         size, step = dtype.itemsize, tensor.portion
         # Of numbers of 4 bytes, the bytes 6 to 13 are of the numbers 1 to 3: 2 bytes of the first
@@ -352,7 +335,7 @@ class BlockSource(ComposedSource):
         return self.members.get(key, (key,))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class ScaledSource(BlockSource):
     """Another source with the numbers of quantised tensors."""
 

@@ -97,13 +97,13 @@ from shardvar.layout.region import Region, intersect, regions_of_range
 from shardvar.planning.index import EntryTable, take_tensors
 from shardvar.planning.plan import CopyTable, Plan, plan_copies
 from shardvar.planning.slices import Columns, SliceTable, widen
-from shardvar.records import dataclass, replace
+from shardvar.records import entity, replace
 from shardvar.wire import strings
 
 _DENSE = 4  # a span at most this many times larger than the region in it is read in one go
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class RegionTable(Columns):
     """Columns of regions of payloads, and of the places that their elements go to."""
 
@@ -389,7 +389,7 @@ _Arrays = dict[int, Array]  # the arrays so far, by row of the targets
 _Table = TypeVar("_Table", MoveTable, RegionTable)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Places:
     """The places of targets in given arrays; one array may hold many targets."""
 
@@ -579,7 +579,7 @@ def _read_strings(reading: Reading, moves: MoveTable, targets: SliceTable, array
 _BOOL, _STRING, _HALVES = code("bool"), code(STRING), code(HALVES)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class FlatTensor:
     evidence: Evidence  # the source, and the entries of only this tensor
     nbytes: int  # the bytes of the tensor
@@ -643,7 +643,7 @@ Request = tuple[str, Any]
 """A key, and the part that is wanted: a region, an index, or None for all."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class _Item:
     key: str
     tensor: int

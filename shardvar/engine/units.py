@@ -27,7 +27,7 @@ from shardvar.engine.pool import BLOCK_NBYTES, SMALL_NBYTES, block_ranges
 from shardvar.formats.protocol import FileChecksums, FileWriter
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints
 from shardvar.planning.slices import SliceTable, sum_by
-from shardvar.records import dataclass
+from shardvar.records import frozen
 
 BATCH_NBYTES = 7 * BLOCK_NBYTES
 """Units that are read together take so much; with the block that is being read, eight blocks a
@@ -41,7 +41,7 @@ _BAND_COUNT = 8
 it saves."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unit:
     """A range of the file, or a band, that is written at once."""
 
@@ -202,7 +202,7 @@ def place_of_unit(targets: SliceTable, unit: Unit) -> tuple[int, int]:
 #                                                   to runs and payloads
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sums:
     payload: list[int]
     """Of each target's bytes in it; of a band, of each part of each target, cut where runs end."""

@@ -33,7 +33,7 @@ from shardvar.layout.dtypes import ITEMSIZES, Ints
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, RunChecksums
 from shardvar.planning.plan import CopyTable, Plan
 from shardvar.planning.slices import Assignment, SliceTable
-from shardvar.records import dataclass, replace
+from shardvar.records import frozen, replace
 from shardvar.storage.concurrency import as_answered, do_all
 from shardvar.storage.protocol import Storage
 from shardvar.wire.strict_json import parse_json
@@ -80,7 +80,7 @@ FileRunner = Callable[[Sequence[FileTask]], Generator[tuple[FileTask, FileReport
 """Runs tasks and yields each with its report once its file is finished, in any order."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WriteSummary:
     num_files: int  # Data files of the checkpoint
     reused: int  # of these, files that an earlier run had finished

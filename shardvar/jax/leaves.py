@@ -12,7 +12,6 @@ objects          plain values, encoded when the state is read
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -22,6 +21,7 @@ from shardvar.errors import ArgumentError, ArgumentTypeError, ShardvarError, Uns
 from shardvar.layout.dtypes import dtype_name
 from shardvar.layout.region import Region
 from shardvar.planning.index import KEY_IMPL, Metadata
+from shardvar.records import entity, frozen, replace
 from shardvar.verbs.background import Staging
 from shardvar.verbs.together.run import Peers
 from shardvar.verbs.together.shares import LocalShard
@@ -29,13 +29,13 @@ from shardvar.verbs.training.resuming import gather
 from shardvar.verbs.training.states import Steps, by_key, encode_object
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class TreeLeaf:
     path: Steps
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StoredForm:
     """The tensor that is stored for a value."""
 
@@ -200,7 +200,7 @@ def assembled(value: Any, form: StoredForm, parts: dict[Any, Any]) -> Any:
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class HeldTree:
     tensors: Mapping[str, list[LocalShard]]
     changing: frozenset[str]

@@ -7,7 +7,6 @@ One process writes formats that have no shares as ``sv.save`` does.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -30,6 +29,7 @@ from shardvar.jax.leaves import (
 from shardvar.layout.dtypes import STRING, numpy_dtype
 from shardvar.layout.region import Region
 from shardvar.planning.index import KEY_IMPL
+from shardvar.records import entity, replace
 from shardvar.verbs.arguments import texts_of
 from shardvar.verbs.background import PendingSave, Staging, Turn, save_next
 from shardvar.verbs.compare.claims import digest_arrays
@@ -211,7 +211,7 @@ def _save_alone(target: Location, held: HeldTree, options: SaveOptions) -> Write
     return carry_out(work, source, None, lambda _: None)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class _Wanted:
     """A tensor that is read for a leaf of the template."""
 

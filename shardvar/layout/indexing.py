@@ -29,7 +29,7 @@ import numpy as np
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
 from shardvar.layout.dtypes import Array, Ints, Shape
 from shardvar.layout.region import Region
-from shardvar.records import dataclass
+from shardvar.records import entity
 
 Pick = tuple[slice | int | None, ...]  # a basic index that is applied to an array that was read
 
@@ -247,7 +247,7 @@ def _check_position(number: int, length: int, axis: int) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Gather:
     """Regions of an array, whose elements are an array ``full``, and the index that picks there."""
 

@@ -40,7 +40,7 @@ from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
 from shardvar.layout.dtypes import Ints, Shape
 from shardvar.layout.region import Region, find_overlap, read_integer, read_integers, subtract_all
 from shardvar.limits import MAX_PARTS
-from shardvar.records import dataclass
+from shardvar.records import frozen
 
 _AXIS = "axis of a PartitionSpec"  # the name of what a spec has, for errors
 
@@ -258,7 +258,7 @@ class PartitionSpec(_SpecFields):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Partition:
     """An ordered tuple of regions that tile a shape: every element lies in exactly one.
 

@@ -58,6 +58,7 @@ import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
 from shardvar.layout.dtypes import Ints, Shape
+from shardvar.records import entity
 
 _MAX_STOP = 2**63 - 1
 """Indices are 64-bit, here as in every checkpoint: columns of regions must not overflow."""
@@ -616,7 +617,7 @@ class Flaw(NamedTuple):
     rows: tuple[int, ...]  # the rows of the regions that hold it: none, or two or more
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@entity(repr=False)
 class _Cell:
     """A part of the shape, in numbers of cuts, with the regions in it, clipped to it."""
 

@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol, get_args
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
 from shardvar.layout.dtypes import ITEMSIZES, STRING, VARIANT, code, parse_dtype
-from shardvar.records import dataclass
+from shardvar.records import frozen
 
 PartialShape = Sequence[int | None]
 Rounding = Literal["floor", "ceil"]
@@ -35,7 +35,7 @@ class Partitioner(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FixedShardsPartitioner:
     """A partitioner that cuts into a fixed number of parts, or into single rows if there are fewer
     rows.
@@ -81,7 +81,7 @@ class FixedShardsPartitioner:
         return _answer(shape, axis, lambda _rows: self.num_shards)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MinSizePartitioner:
     """A partitioner that cuts into the most parts that are not smaller than a size.
 
@@ -156,7 +156,7 @@ class MinSizePartitioner:
         return _answer(shape, axis, parts)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MaxSizePartitioner:
     """A partitioner that cuts into the fewest parts that are not larger than a size.
 
@@ -209,7 +209,7 @@ class MaxSizePartitioner:
         return _answer(shape, axis, parts)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AxisPartitioner:
     """A partitioner for one axis, which TensorFlow 1's functions return."""
 

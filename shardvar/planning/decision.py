@@ -42,7 +42,7 @@ from shardvar.planning.slices import (
     stack,
     widen,
 )
-from shardvar.records import dataclass, replace
+from shardvar.records import entity, replace
 
 _NAMED = 256  # Losses that an error lists; more have one common cause, and are counted
 
@@ -157,7 +157,7 @@ def _cut_tensors(
     return replace(table, device=np.tile(device, len(rows)), devices=places)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Decision:
     assignment: Assignment  # the file of each slice; whole, and within every restriction
     plan: Plan  # the copies that fill these slices from the sources

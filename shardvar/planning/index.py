@@ -36,7 +36,7 @@ from shardvar.layout.region import Region, find_flaw, find_overlap
 from shardvar.limits import MAX_PAYLOAD_EXPANSION
 from shardvar.pictures.words import similar
 from shardvar.planning.slices import SliceTable, TensorSlice, concatenate
-from shardvar.records import dataclass, field, replace
+from shardvar.records import entity, field, frozen, replace
 
 # A checksum has 32 bits and is not negative, so -1 cannot be one.
 NO_CHECKSUM = -1
@@ -73,7 +73,7 @@ DELTA = "shardvar.delta"
 (``verbs.delta.contents``)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Metadata:
     description: str = ""
     """The description of the policy that decided which slices share a file (RFC 001)."""
@@ -118,7 +118,7 @@ class Entry(NamedTuple):
     checksum: int | None  # the checksum of the payload; None if the format has none
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@entity(repr=False)
 class RunChecksums:
     """Checksums of runs: fixed-size parts of payloads, which are verified by themselves."""
 
@@ -145,7 +145,7 @@ _COLUMNS: dict[str, type[np.int64 | np.bool]]
 _COLUMNS = {"file": np.int64, "start": np.int64, "checksum": np.int64, "plain": np.bool}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class EntryTable:
     slices: SliceTable
     """The slices that are stored."""
@@ -178,7 +178,7 @@ class EntryTable:
         return replace(self, slices=slices, runs=runs, digests=digests, **columns)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@entity(repr=False)
 class References:
     """Tensors of an older checkpoint that a new one of the same directory has unchanged."""
 
@@ -234,7 +234,7 @@ class Index(Protocol):
         """All entries, a bounded table at a time, in the order of the keys."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@entity(repr=False)
 class TableIndex:
     """An index that is one table in memory, for formats whose contents are read whole."""
 

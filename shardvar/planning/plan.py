@@ -42,7 +42,7 @@ from shardvar.planning.index import (
     unknown_key,
 )
 from shardvar.planning.slices import Columns, SliceTable, TensorTable, sum_by, widen
-from shardvar.records import dataclass
+from shardvar.records import entity, frozen
 
 _NAMED = 8  # Processes that an error names; the others it counts
 
@@ -50,7 +50,7 @@ _NAMED = 8  # Processes that an error names; the others it counts
 # Values.
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Copy:
     """One region that moves from a source slice to a target slice."""
 
@@ -59,7 +59,7 @@ class Copy:
     region: Region  # the region that moves, in the coordinates of the whole tensor
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class CopyTable(Columns):
     """Columns of copies, ordered by target and, within a target, by offset."""
 
@@ -69,7 +69,7 @@ class CopyTable(Columns):
     shape: Ints  # [c, rank] extents
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Plan:
     """Copies that fill every target exactly; it can only be constructed if they do."""
 

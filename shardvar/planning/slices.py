@@ -25,7 +25,7 @@ from shardvar.errors import InconsistentTensor, MalformedCheckpoint, Unsupported
 from shardvar.layout.dtypes import NAMES, OWN_SIZE, STRING, Array, Bools, Ints, code, slice_nbytes
 from shardvar.layout.region import Region
 from shardvar.limits import MAX_KEY_NBYTES, MAX_RANK
-from shardvar.records import dataclass, replace
+from shardvar.records import entity, frozen, replace
 
 LOCAL_DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
 """The device of arrays that were not put on any."""
@@ -50,7 +50,7 @@ class Columns:
         return type(self)(*(column[rows] for column in self.columns()))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TensorSlice:
     """A named region of a named tensor."""
 
@@ -67,7 +67,7 @@ class TensorSlice:
         return self.region == Region.whole(self.full_shape)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class TensorTable:
     """Columns of tensors: one row for each key."""
 
@@ -117,7 +117,7 @@ class TensorTable:
         return SliceTable.of(self, np.arange(len(self)), np.zeros_like(self.shapes), self.shapes)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class SliceTable:
     """Columns of slices: one row for each slice; several rows may belong to one tensor."""
 
@@ -334,7 +334,7 @@ def _stack(columns: Sequence[Array], rank: int | None = None) -> Array:
 _NAMED = 8  # keys that an error names; the rest it counts
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@entity(repr=False)
 class Assignment:
     """A policy's answer: the slices to write and the file of each."""
 

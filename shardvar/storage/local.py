@@ -41,7 +41,7 @@ from shardvar.errors import (
     StorageError,
 )
 from shardvar.forks import unforked
-from shardvar.records import dataclass
+from shardvar.records import frozen
 from shardvar.storage.posix import (
     LocalReadableFile,
     LocalWritableFile,
@@ -198,7 +198,7 @@ _MOST_ATTEMPTS, _ATTEMPT_SECONDS = 500, 0.01
 """Attempts at a name that others hold: 5 s, for what takes a sync of a small file each."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LocalStorage:
     """One directory; it need not exist until something is created in it."""
 
@@ -425,7 +425,7 @@ class LocalStorage:
         return os.path.join(self.path, name)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _LentDirectory(LocalStorage):
     """A directory in which one file is written, under a name that no other attempt at it has."""
 
@@ -435,7 +435,7 @@ class _LentDirectory(LocalStorage):
         return create_local(self._join(self.attempt))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UnforcedDirectory(LocalStorage):
     """A directory whose new files are forced to the disk by the commit, all together."""
 
@@ -443,7 +443,7 @@ class UnforcedDirectory(LocalStorage):
         return create_local(self._inside(name, with_folders=True), is_forced=False)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ListedDirectory(LocalStorage):
     """A directory that is listed once, for a search of many files in it."""
 

@@ -33,7 +33,7 @@ from shardvar.errors import (
 )
 from shardvar.extras import missing_extra
 from shardvar.forks import new_lock
-from shardvar.records import dataclass, field, replace
+from shardvar.records import field, frozen, replace
 from shardvar.storage import requests
 from shardvar.storage.concurrency import Result, check_wanted
 from shardvar.storage.requests import (
@@ -158,7 +158,7 @@ _lock = new_lock()
 _MOST_PARTS = 9000  # S3 takes 10,000 parts of a file
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ObjectClient:
     root: str  # the URL of the bucket, without "/" at its end
     _stores: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)

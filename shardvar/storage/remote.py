@@ -39,7 +39,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.forks import new_lock
-from shardvar.records import dataclass, field
+from shardvar.records import dataclass, field, frozen
 from shardvar.storage.concurrency import do_all, is_exact, uninterrupted
 from shardvar.storage.posix import check_range
 from shardvar.storage.protocol import FileStatus, ReadableFile, Traits, WritableFile
@@ -187,7 +187,7 @@ class RemoteReadableFile:
 _lock = new_lock()  # Guards the bytes held ahead: short work, so that one lock serves all files
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RemoteStorage:
     """One folder of a server: files whose keys begin with its key."""
 

@@ -51,7 +51,7 @@ from shardvar.errors import (
 )
 from shardvar.forks import new_lock
 from shardvar.pictures.words import named
-from shardvar.records import dataclass, field
+from shardvar.records import dataclass, field, frozen
 from shardvar.storage.concurrency import Result, check_wanted
 from shardvar.storage.protocol import FileStatus
 
@@ -66,7 +66,7 @@ MOST_COPIED_NBYTES = 5 << 30
 """S3 copies no larger file in one request; such a one comes here in parts, and goes up again."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Head:
     nbytes: int  # its size
     version: str
@@ -86,7 +86,7 @@ class Head:
         return FileStatus(self.nbytes, self.changed, self.stamp)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FolderListing:
     files: Mapping[str, Head]  # the files, by bare name
     folders: Sequence[str]  # the bare names of the folders, sorted
@@ -312,7 +312,7 @@ _MOST = 1024
 _LOOK_SECONDS = 0.1  # Between two looks at whether a request that waits is still wanted
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fault:
     """A failure of a request that may pass."""
 

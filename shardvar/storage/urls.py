@@ -44,7 +44,7 @@ from shardvar.errors import (
 )
 from shardvar.extras import missing_extra
 from shardvar.forks import new_lock
-from shardvar.records import dataclass, field
+from shardvar.records import field, frozen
 from shardvar.storage import requests
 from shardvar.storage.concurrency import Result
 from shardvar.storage.objects import OBJECT_SCHEMES, ObjectClient
@@ -82,7 +82,7 @@ _TAGS = ("ETag", "etag", "blob_id", "sha256")
 """The names under which file systems give the time of the last change, and a version."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FilesystemClient:
     root: str  # Scheme and server, or scheme and first step, without "/" at its end
     _opened: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
@@ -240,7 +240,7 @@ def _unlistable_error(place: str) -> UnsupportedError:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WebClient:
     root: str  # the URL of the server, without "/" at its end
 

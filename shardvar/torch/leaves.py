@@ -21,11 +21,8 @@ holds, and a copy of them for a save in the background.
                      numbers and texts, only when they are written
 """
 
-import gc
 import io
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
@@ -42,6 +39,7 @@ from shardvar.formats.torch.values import DTYPES
 from shardvar.layout.dtypes import TORCH_ONLY, Array, numpy_dtype
 from shardvar.layout.region import Region
 from shardvar.planning.index import MOST_TIED
+from shardvar.records import entity, field
 from shardvar.verbs.background import Staging, copy_arrays, new_pages
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.together.shares import LocalShard
@@ -98,15 +96,19 @@ class Leaf(NamedTuple):
     name: Any
     """Its key or its index there."""
 
+    @property
+    def key(self) -> str:
+        return ".".join(map(str, self.path))
 
-@dataclass(frozen=True, slots=True, eq=False)
+
+@entity
 class HeldRegion:
     region: Region
     values: Any
     """A tensor that shares memory with the state."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class LoadedObject:
     """An object whose own state is a part of the state."""
 
@@ -124,37 +126,30 @@ def leaves_of_state(
     if not isinstance(state, Mapping):
         cause = f"The state is a {type(state).__name__}."
         raise ArgumentTypeError(cause, "Give a dict, such as {'model': model.state_dict()}.")
-    return by_key(_walk((), state, None, None, owners, {} if lists is None else lists))
+    return by_key(_walk(Leaf((), state, None, None), owners, {} if lists is None else lists))
 
 
-def _walk(
-    path: tuple[str | int, ...],
-    value: Any,
-    holder: Any,
-    name: Any,
-    owners: list[LoadedObject],
-    lists: dict[str, Leaf],
-) -> Iterator[Leaf]:
-    if _has_state(value):
-        own = value.state_dict()
-        owners.append(LoadedObject(path, value, own))
-        value = own
+def _walk(leaf: Leaf, owners: list[LoadedObject], lists: dict[str, Leaf]) -> Iterator[Leaf]:
+    if _has_state(leaf.value):
+        owners.append(LoadedObject(leaf.path, leaf.value, leaf.value.state_dict()))
+        leaf = leaf._replace(value=owners[-1].state)
+    value, steps = leaf.value, list[tuple[Any, Any]]()
     if isinstance(value, Mapping):
-        for key in sorted(value, key=lambda each: (str(each), type(each).__qualname__)):
-            yield from _walk((*path, str(key)), value[key], value, key, owners, lists)
+        names = sorted(value, key=lambda each: (str(each), type(each).__qualname__))
+        steps = [(str(name), name) for name in names]
     elif isinstance(value, list) and _is_inner(value):
-        lists[".".join(map(str, path))] = Leaf(path, value, holder, name)
-        for index, each in enumerate(value):
-            yield from _walk((*path, index), each, value, index, owners, lists)
+        lists[leaf.key] = leaf
+        steps = [(index, index) for index in range(len(value))]
     elif isinstance(value, torch.Tensor):
-        parts = _parts_of(".".join(map(str, path)), value)
+        parts = _parts_of(leaf.key, value)
         if parts is None:
-            yield Leaf(path, value, holder, name)
+            yield leaf
             parts = {} if type(value) in _PLAIN or is_divided(value) else vars(value)
-        for part, each in parts.items():
-            yield from _walk((*path, part), each, parts, part, owners, lists)
+        value, steps = parts, [(name, name) for name in parts]
     else:
-        yield Leaf(path, value, holder, name)
+        yield leaf
+    for step, name in steps:
+        yield from _walk(Leaf((*leaf.path, step), value[name], value, name), owners, lists)
 
 
 CLASS = "__class__"
@@ -188,12 +183,16 @@ def _parts_of(key: str, tensor: Any) -> dict[str, Any] | None:
                 f"{key!r} is a DTensor of {type(local).__name__}, whose parts have other shapes."
             )
             raise UnsupportedError(cause, "Save it before it is divided, or dequantized.")
-        mesh, spread = tensor.device_mesh, tensor.placements
-        of_whole = {"shape": tensor.shape, "stride": tensor.stride()}
-        for each, part in parts.items():
-            parts[each] = DTensor.from_local(part, mesh, spread, run_check=False, **of_whole)
+        parts = {each: _divided_like(tensor, part) for each, part in parts.items()}
     known = [f"{each}={value!r}" for each, value in _items(settings) if _is_setting(value)]
     return parts | {CLASS: [type(local).__qualname__, [*tensor.shape], sorted(known)]}
+
+
+def _divided_like(tensor: DTensor, local: Any) -> DTensor:
+    mesh, shape, stride = tensor.device_mesh, tensor.shape, tensor.stride()
+    return DTensor.from_local(
+        local, mesh, tensor.placements, run_check=False, shape=shape, stride=stride
+    )
 
 
 def check_class(key: str, given: Any, stored: Any) -> None:
@@ -282,10 +281,8 @@ def is_on_meta(tensor: Any) -> bool:
 def with_memory(tensor: Any) -> Any:
     """Return a tensor like one on the device meta, with memory."""
     if isinstance(tensor, DTensor):
-        mesh = tensor.device_mesh
-        local = torch.empty_like(tensor.to_local(), device=mesh.device_type)
-        of_whole = {"shape": tensor.shape, "stride": tensor.stride()}
-        return DTensor.from_local(local, mesh, tensor.placements, run_check=False, **of_whole)
+        device = tensor.device_mesh.device_type
+        return _divided_like(tensor, torch.empty_like(tensor.to_local(), device=device))
     place = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
     return torch.empty_like(tensor, device=place)
 
@@ -413,12 +410,11 @@ def fit_lists(
         for index in range(len(items), count):
             item = _form_of(last) if f"{name}.{index}" not in stored else None
             items.append(item)
-            for new in _walk((*leaf.path, index), item, items, index, [], {}):
-                key = ".".join(map(str, new.path))
+            for new in _walk(Leaf((*leaf.path, index), item, items, index), [], {}):
                 like = last if item is None else new.value
-                value = _new_tensor(reader, key, like) if key in stored else new.value
+                value = _new_tensor(reader, new.key, like) if new.key in stored else new.value
                 new.holder[new.name] = value
-                fitted[key] = new._replace(value=value)
+                fitted[new.key] = new._replace(value=value)
         changed.append((values, items))
     return fitted, changed
 
@@ -528,7 +524,7 @@ class HeldTensor(NamedTuple):
         return [LocalShard(each.values.detach(), each.region.offset, shape) for each in held]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class HeldState:
     tensors: Sequence[HeldTensor]
     objects: Mapping[str, Any]
@@ -614,20 +610,6 @@ def encode_plain(key: str, value: Any, format: str) -> bytes:
         if format == "torch":
             return buffer.getvalue()
         raise error.at(repr(key)) from None
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Let Python's garbage collector wait inside."""
-    # The values of thousands of tensors make it look through all objects of the program several
-    # times, which takes longer than the copy. Nothing of them is garbage yet.
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class Copies:

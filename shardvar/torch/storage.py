@@ -20,7 +20,6 @@ the next save: so each process counts the uses of its plan, and the count is a p
 import io
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -43,6 +42,7 @@ from shardvar.layout.dtypes import has_values, numpy_dtype, to_round_once
 from shardvar.layout.region import Region
 from shardvar.planning.index import Metadata
 from shardvar.planning.slices import TensorTable
+from shardvar.records import dataclass, entity, replace
 from shardvar.torch.leaves import as_tensor, memory_of, torch_dtype
 from shardvar.verbs.arguments import check_string, texts_of
 from shardvar.verbs.lazy import lazy
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from torch.futures import Future
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class TensorTarget:
     """A region that is read, and its place in the state."""
 

@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from shardvar.errors import ArgumentError
 from shardvar.planning.index import Metadata
+from shardvar.storage.concurrency import without_collection
 from shardvar.torch.leaves import (
     CLASS,
     Copies,
@@ -38,7 +39,6 @@ from shardvar.torch.leaves import (
     new_slots,
     numeric_arrays,
     torch_dtype,
-    uncollected,
     with_memory,
 )
 from shardvar.torch.storage import TensorTarget, fill_tensors, items_of
@@ -164,7 +164,9 @@ def save_state(
         return find_run(path, run, count, format, peers=peers, options=options)
 
     def held() -> HeldState:
-        with telling(find, process), uncollected() if background else nullcontext():
+        # The values of thousands of tensors make the collector look through all objects of the program
+        # several times, which takes longer than the copy.
+        with telling(find, process), without_collection() if background else nullcontext():
             state_of_process = held_state(leaves_of_state(state, []), format)
             if not background:
                 return state_of_process

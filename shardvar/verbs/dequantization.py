@@ -297,7 +297,7 @@ def dequantized(source: Source, storage: Storage, dequantize: bool | str) -> Sou
     order, bounds = stored.slices.by_tensor()
     keys = stored.slices.tensors.rows()
     rows_of = {key: order[bounds[row] : bounds[row + 1]] for key, row in keys.items()}
-    entries, rows, numbers = block_entries(
+    entries, origin, numbers = block_entries(
         stored, _items(description.facts, rows_of, found, dtype_of)
     )
     faults = dict(source.index.faults.items())
@@ -319,8 +319,8 @@ def dequantized(source: Source, storage: Storage, dequantize: bool | str) -> Sou
         notes.append(f"left out {number} of scales: {named(found.left_out)}")
     return ScaledSource(
         VerifiedRows(source, stored),
+        origin,
         TableIndex(entries, source.index.files, replace(metadata, user=user), faults),
-        rows,
         numbers,
         {key: rows_of[key] for names in parts.values() for key in names if key in rows_of},
         parts,

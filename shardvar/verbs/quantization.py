@@ -239,7 +239,7 @@ def quantised(
                 BlockItem(new, part.dtype or dtype, encoder.shape(number, shape), held, tensor)
             )
             made[new] = made[key] = (key,)
-    entries, stored_row, numbers = block_entries(stored, items)
+    entries, origin, numbers = block_entries(stored, items)
     notes = [f"quantised {count(len(chosen), 'tensor')} to {encoder.kind}"]
     notes += [f"kept {count(len(stays), 'tensor')}: {named(stays)}"] if stays else []
     modules = [*dict.fromkeys(["lm_head", *stays])]
@@ -250,7 +250,7 @@ def quantised(
     index = TableIndex(entries, source.index.files, source.index.metadata)
     verified = VerifiedRows(source, stored)
     return entries, EncodedSource(
-        verified, index, stored_row, numbers, rows, made, notes, encoder=encoder, config=config
+        verified, origin, index, numbers, rows, made, notes, encoder=encoder, config=config
     )
 
 

@@ -43,7 +43,6 @@ Its code divides partitions of stages 1 and 2 like ``sv.div``; after the padding
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -55,11 +54,12 @@ from shardvar.layout.meshes.layout import Layout, check_reduction
 from shardvar.layout.meshes.mesh import Intervals, Mesh, check_mesh
 from shardvar.layout.partition import columns_of
 from shardvar.layout.region import read_shape, regions_of_range
+from shardvar.records import frozen
 
 DTENSOR_RULE = "DTensor placements, from left to right (torch 2.13)"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shard:
     """The placement that cuts a dimension of the tensor into as many parts as the mesh axis has
     devices.
@@ -73,12 +73,12 @@ class Shard:
     dim: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Replicate:
     """The placement that gives each device of the mesh axis a copy."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Partial:
     """The placement in which each device of the mesh axis holds a term, and the value is their
     reduction.
@@ -92,7 +92,7 @@ class Partial:
     op: str = "sum"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StridedShard:
     """The placement ``_StridedShard``: of each of several ranges of the dimension, a part for each
     device.

@@ -7,7 +7,6 @@ know which.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, Self
 
@@ -18,6 +17,7 @@ from shardvar.layout.dtypes import Bools, Ints, Shape
 from shardvar.layout.meshes.mesh import Intervals, Mesh, check_mesh, grid_columns
 from shardvar.layout.partition import check_tiles
 from shardvar.layout.region import Region, read_shape
+from shardvar.records import entity
 
 REDUCTIONS = ("sum", "avg", "min", "max", "product", "band", "bor", "bxor")
 """The reductions that turn terms into values, in the words of ``torch.distributed``."""
@@ -26,7 +26,7 @@ REDUCTIONS = ("sum", "avg", "min", "max", "product", "band", "bor", "bxor")
 _MOST_NAMED = 16  # Groups of devices in the text of a layout, and devices and regions of each
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@entity(repr=False)
 class Layout:
     """The regions of a tensor that each device of a mesh holds.
 

@@ -15,7 +15,6 @@ of ``count``.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, Self, SupportsIndex
 
@@ -25,6 +24,7 @@ from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError, OutOf
 from shardvar.layout.dtypes import Ints, Shape
 from shardvar.layout.region import read_integers
 from shardvar.limits import MAX_DEVICES, MAX_NBYTES, MAX_RANK
+from shardvar.records import entity, frozen
 
 Division = Callable[[Ints, Ints, int], tuple[Ints, Ints]]
 """``division(length, part, count)``: start and stop of a part of a range of this length."""
@@ -45,7 +45,7 @@ def div_bounds(length: Ints, part: Ints, count: int) -> tuple[Ints, Ints]:
     return start, start + small + (part < larger)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Intervals:
     """Lists of ranges of indices of one axis, and the list that each device holds."""
 
@@ -171,7 +171,7 @@ def grid_columns(axes: Sequence[Intervals], num_devices: int) -> tuple[Ints, Int
     return device, offset, extent
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Mesh:
     """A grid of devices, counted in C order: the last axis varies fastest.
 

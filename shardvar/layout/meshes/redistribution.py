@@ -41,7 +41,6 @@ So where uneven shards make some groups the special case, the name of all is the
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -51,13 +50,14 @@ from shardvar.layout.dtypes import Bools, Ints
 from shardvar.layout.meshes.layout import Layout, check_reduction, sorted_regions
 from shardvar.layout.meshes.mesh import repeated
 from shardvar.layout.region import Region, intersect, overlapping_pairs
+from shardvar.records import entity
 
 _FEW = 1 << 21
 """Pairs of regions up to which all are compared at once, which takes 2 MiB: enough for 1,024
 devices and some more."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class DeviceCopies:
     """Columns of copies between devices, sorted by receiver and term, and then by their place in
     both layouts."""
@@ -95,7 +95,7 @@ class DeviceCopies:
         return np.asarray(np.prod(self.extent, axis=1, dtype=np.int64))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class DistinctRegions:
     """Distinct regions, and the rows of a layout that hold each."""
 
@@ -219,7 +219,7 @@ def _deal(holders: DistinctRegions, region: Ints, receiver: Ints, sizes: Ints) -
 _GENERAL = {"broadcast": "all_gather", "permute": "all_to_all"}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Flow:
     """The elements that each device holds and sends."""
 
@@ -287,7 +287,7 @@ def _are_distinct(numbers: Ints) -> bool:
     return len(np.unique(numbers)) == len(numbers)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@entity(repr=False)
 class Redistribution:
     """Copies that turn the source layout into the target layout.
 

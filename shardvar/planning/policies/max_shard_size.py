@@ -34,7 +34,7 @@ from shardvar.layout.region import Region, read_integer
 from shardvar.limits import MAX_FILES
 from shardvar.planning.policies.policy import ColumnarPolicy, Exceeding, take_parts
 from shardvar.planning.slices import Assignment, Capabilities, SliceTable, cuttable_rows
-from shardvar.records import dataclass, field
+from shardvar.records import dataclass, field, frozen
 
 CutRule = Callable[[Region, int, int, int], "tuple[Region, Region] | None"]
 """(region, bytes of an element, bytes that remain in the file, limit) -> the region in two, or None
@@ -129,7 +129,7 @@ def strings_nbytes(payload_nbytes: int, count: int) -> int:
 # Fill.
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WeighedSlices:
     """Slices with what the filling of files needs to know of each."""
 
@@ -290,7 +290,7 @@ def fewest_files(work: WeighedSlices, rows: Ints) -> int:
 # The policy.
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MaxShardSizePolicy(ColumnarPolicy):
     """Files of at most ``max_shard_size`` bytes, filled in order; slices that do not fit are cut.
 

@@ -37,7 +37,7 @@ from shardvar.planning.slices import (
     cuttable_rows,
     pad,
 )
-from shardvar.records import dataclass, replace
+from shardvar.records import frozen, replace
 
 TensorSliceDict = Mapping[str, Mapping[str, Any]]
 """One file of a callback's answer: from keys to the texts of slices to values."""
@@ -76,7 +76,7 @@ HOLDS_ALL = Capabilities(
 """The capabilities that a policy assumes without a format: all dtypes but strings are cut."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Exceeding:
     """A file that is larger than its policy's limit.
 
@@ -235,7 +235,7 @@ def _places(slices: SliceTable, rows: Ints) -> list[tuple[int, bytes, bytes]]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AllInOnePolicy(ColumnarPolicy):
     """Everything in a single file, which the tensors of several tasks may not share."""
 
@@ -262,7 +262,7 @@ class AllInOnePolicy(ColumnarPolicy):
         return Assignment(slices, np.zeros(len(slices), dtype=np.int64), 1, self.description)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SeparatePolicy(ColumnarPolicy):
     """A file for each slice, in formats whose slices are files."""
 
@@ -277,7 +277,7 @@ class SeparatePolicy(ColumnarPolicy):
         return Assignment(slices, files, len(slices), self.description)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ShardByTaskPolicy(ColumnarPolicy):
     """A file for each task, the default; one file in formats that have only one.
 
@@ -313,7 +313,7 @@ USUAL_DESCRIPTIONS = EACH_PROCESS, ShardByTaskPolicy().description
 """The descriptions of checkpoints without a chosen policy."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ShardByDevicePolicy(ColumnarPolicy):
     """A file for each device: R-POLICY-10 (RFC 001), "Callback to split tensors into shards based
     on their device"."""
@@ -344,7 +344,7 @@ def _by_number(slices: SliceTable, number: Ints, description: str) -> Assignment
     return Assignment(slices.take(order), number[order], num_files, description)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SlicePart:
     row: int
     region: Region | None
@@ -352,7 +352,7 @@ class SlicePart:
     nbytes: int  # the bytes of its payload
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BalancedPolicy(ColumnarPolicy):
     """Files of about equal payload, ``num_files`` of them, cutting slices along axis 0 where that
     helps.

@@ -12,7 +12,7 @@ from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
-from shardvar.cli.options import ALIASES, COMMANDS, TOPICS, Commands, make_parser
+from shardvar.cli.options import ALIASES, COMMANDS, TOPICS, commands_of, make_parser
 from shardvar.cli.output import one_line
 from shardvar.errors import ShardvarError
 
@@ -99,7 +99,7 @@ def candidates(words: Sequence[str]) -> Iterator[str]:
     name = ALIASES.get(before[0], before[0]) if before else ""
     parser = make_parser([name] if name in COMMANDS else COMMANDS)
     # argparse offers no public way to list the commands and options of a parser.
-    commands = next(action for action in parser._actions if isinstance(action, Commands))
+    commands = commands_of(parser)
     if before in ([], ["help"]):
         helps = {each.dest: str(each.help) for each in commands._choices_actions}
         if before:

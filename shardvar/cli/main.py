@@ -20,6 +20,7 @@ import signal
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from shardvar.cli.options import Usage, parse_arguments, without_alias
@@ -188,7 +189,7 @@ def _run(words: Sequence[str]) -> int:
 
 
 def execute(arguments: Namespace) -> int:
-    """Execute the parsed command and return its exit code; only its module is imported."""
+    """Execute the parsed command and return its exit code."""
     if getattr(arguments, "latest", False):
         from shardvar.cli.listing import take_newest
 
@@ -198,36 +199,14 @@ def execute(arguments: Namespace) -> int:
             f"--item {arguments.item} chooses in the newest step, and --latest is not given.",
             "Add --latest, or give the path of the item.",
         )
-    match arguments.command:
-        case "inspect":
-            from shardvar.cli.inspect import execute
-        case "show":
-            from shardvar.cli.show import execute
-        case "view":
-            from shardvar.cli.view import execute
-        case "verify":
-            from shardvar.cli.verify import execute
-        case "diff":
-            from shardvar.cli.diff import execute
-        case "digest":
-            from shardvar.cli.digest import execute
-        case "delta":
-            from shardvar.cli.delta import execute
-        case "apply":
-            from shardvar.cli.reshard import execute_apply as execute
-        case "maps":
-            from shardvar.cli.maps import execute
-        case "formats":
-            from shardvar.cli.formats import execute
-        case "vectors":
-            from shardvar.cli.vectors import execute
-        case "help":
-            from shardvar.cli.json_keys import execute
-        case "completion":
-            from shardvar.cli.completion import execute
-        case _:
-            from shardvar.cli.reshard import execute
-    return execute(arguments)
+    # Only the module of the command is imported.
+    module = import_module(f"shardvar.cli.{_MODULES.get(arguments.command, arguments.command)}")
+    code: int = module.execute(arguments)
+    return code
+
+
+_MODULES = {"apply": "reshard", "help": "json_keys"}
+"""The modules of commands that have no module of their name."""
 
 
 def exit_code(error: ShardvarError) -> int:

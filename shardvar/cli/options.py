@@ -28,7 +28,7 @@ import argparse
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from textwrap import wrap
@@ -255,6 +255,10 @@ Commands = argparse._SubParsersAction
 """The collection of the commands' parsers, for which argparse has no public name."""
 
 
+def commands_of(parser: argparse.ArgumentParser) -> "Commands[Parser]":
+    return next(action for action in parser._actions if isinstance(action, Commands))
+
+
 # Such as -1 or -3:, which argparse would take for options.
 _NEGATIVE_INDEX = r"-[0-9:][0-9:,. +-]*"
 
@@ -270,13 +274,8 @@ def with_cuts(words: Sequence[str]) -> list[str]:
     return joined
 
 
-def options_first(words: list[str]) -> list[str]:
+def options_first(words: list[str], known: Mapping[str, argparse.Action]) -> list[str]:
     """argparse takes an INDEX such as ``-1`` for an option, and misses one behind options."""
-    (block,) = (each for each in _COMMANDS.split("\n\n") if each.startswith("show: "))
-    declared = [re.fullmatch(_OPTION, line.partition("  ")[0]) for line in _lines(block)]
-    with_values = [
-        each["long"] for each in declared if each and each["value"] not in (None, "=True")
-    ]
     options: list[str] = []
     others: list[str] = []
     rest = iter(words[1:])
@@ -285,7 +284,7 @@ def options_first(words: list[str]) -> list[str]:
             others.extend(rest)
         elif word.startswith("-") and not re.fullmatch(_NEGATIVE_INDEX, word):
             options.append(word)
-            if word in with_values:  # the value must stay behind it
+            if word in known and known[word].nargs != 0:  # the value must stay behind it
                 options.extend(islice(rest, 1))
         else:
             others.append(word)
@@ -690,8 +689,11 @@ def parse_arguments(words: Sequence[str]) -> Namespace:
     if command and first != command and first not in ("-h", "--help", "--version"):
         remedy = f"Options follow the command, as in `shardvar {command} PATH {first}`."
         raise Usage(2, ArgumentError(f"{first} is before the command.", remedy))
-    words = options_first(words) if words[0] == "show" else with_cuts(words)
-    return make_parser([words[0]] if words[0] in COMMANDS else COMMANDS).parse_args(words)
+    parser = make_parser([words[0]] if words[0] in COMMANDS else COMMANDS)
+    if words[0] == "show":
+        known = commands_of(parser).choices["show"]._option_string_actions
+        words = options_first(words, known)
+    return parser.parse_args(with_cuts(words))
 
 
 def make_parser(only: Sequence[str] = COMMANDS) -> Parser:

@@ -236,6 +236,8 @@ _LOST = 1
 
 def execute(arguments: Namespace) -> int:
     """Return 0, or the code of ``--verify``, or 1 if tensors were lost."""
+    if arguments.command == "apply":
+        return _apply(arguments)
     sources = paths_of_components(arguments.source)
     check_certify(arguments)
     if arguments.html:
@@ -491,7 +493,7 @@ _OF_RESHARD = ("lost", "dequantized", "ranks", "map", "num_united")
 """Fields that only a reshard has."""
 
 
-def execute_apply(arguments: Namespace) -> int:
+def _apply(arguments: Namespace) -> int:
     from shardvar.verbs.delta.apply import apply  # a reshard does not need it
 
     base = arguments.base

@@ -32,7 +32,7 @@ from shardvar.cli.output import (
 )
 from shardvar.cli.tensors import Table, list_tensors, print_keys
 from shardvar.cli.usage import parse_index_text
-from shardvar.engine.evidence import check_entry
+from shardvar.engine.evidence import Evidence
 from shardvar.engine.pool import BLOCK_NBYTES
 from shardvar.errors import ArgumentError, UnknownKey
 from shardvar.layout.dtypes import STRING, Array, json_number, widen_numbers
@@ -194,7 +194,7 @@ def _check(reader: Reader, key: str, verify: str) -> bool:
     is_checked = verify == "full" or int(entries.slices.nbytes.sum()) <= BLOCK_NBYTES
     if is_checked:
         for row in range(len(entries)):
-            check_entry(reader.source, entries, row)
+            Evidence(reader.source, entries).read_whole(row)
         for error in reader.source.storage_errors([key]).values():
             raise error
     return is_checked

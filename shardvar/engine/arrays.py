@@ -28,15 +28,14 @@ element.
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self, cast
+from typing import Self, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from shardvar.engine.pool import SMALL_NBYTES, bytes_of
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.protocol import Source
-from shardvar.layout.dtypes import ITEMSIZES, STRING, Array, Bools, Ints, code
+from shardvar.layout.dtypes import ITEMSIZES, STRING, Array, Bools, DType, Ints, code
 from shardvar.layout.region import intersect, regions_of_range
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
 from shardvar.planning.plan import CopyTable, Plan
@@ -54,10 +53,6 @@ class MoveTable(Columns):
     target: Ints  # [k] rows of the targets
     target_start: Ints  # [k] the first byte, in the target's payload
     nbytes: Ints  # [k] the number of bytes
-
-    def where(self, mask: Bools) -> Self:
-        """The table of the rows at which the mask [k] is True, in order."""
-        return self if mask.all() else self.take(np.flatnonzero(mask))
 
     def clip(self, places: Ints, nbytes: int) -> Self:
         """The moves cut to the bytes ``[0, nbytes)`` of a buffer in which they begin at ``places``:
@@ -77,7 +72,7 @@ def lower(plan: Plan) -> tuple[MoveTable, Bools]:
     itemsize = ITEMSIZES[targets.codes()]
     in_a, start_a = _as_range(copies.offset, copies.shape, sources, copies.source)
     in_b, start_b = _as_range(copies.offset, copies.shape, targets, copies.target)
-    is_range = np.ones(len(targets), dtype=np.bool)
+    is_range = np.ones(len(targets), np.bool)
     # A target may have several copies, and all must be byte ranges. Plain indexing would keep the
     # answer of the last one.
     np.logical_and.at(is_range, copies.target, in_a & in_b)
@@ -98,7 +93,7 @@ def lower(plan: Plan) -> tuple[MoveTable, Bools]:
     if len(whole):
         # Payloads that are never cut, each from one source slice. Without elements there is no copy
         # either, and the payload belongs to the first slice of the tensor.
-        planned = np.full(len(plan.targets), -1, dtype=np.int64)
+        planned = np.full(len(plan.targets), -1, np.int64)
         planned[plan.copies.target] = plan.copies.source
         source = planned[whole]
         bare = np.flatnonzero(source < 0)
@@ -132,7 +127,7 @@ def copies_in_range(targets: SliceTable, copies: CopyTable, first: int, last: in
 def first_sources(plan: Plan, targets: Ints) -> Ints:
     """[k] the first source slice of the tensor of each of some targets."""
     if not len(targets):  # of a plan of many files, most are asked for no target
-        return np.zeros(0, dtype=np.int64)
+        return np.zeros(0, np.int64)
     order, bounds = plan.sources.by_tensor()
     rows = plan.sources.tensors.rows()
     first: Ints = order[bounds[[rows[plan.targets.key(row)] for row in targets.tolist()]]]
@@ -149,7 +144,7 @@ def _as_range(offset: Ints, shape: Ints, slices: SliceTable, rows: Ints) -> tupl
     # has only single indices before it and only whole extents after it.
     single = np.logical_and.accumulate(shape == 1, axis=1)
     entire = np.logical_and.accumulate((shape == outer)[:, ::-1], axis=1)[:, ::-1]
-    yes = np.ones((len(rows), 1), dtype=np.bool)
+    yes = np.ones((len(rows), 1), np.bool)
     # before[:, d]: only single indices on the axes before d.
     before = np.concatenate([yes, single], axis=1)
     after = np.concatenate([entire, yes], axis=1)  # after[:, d]: only whole extents from axis d on
@@ -182,7 +177,7 @@ class LazyPayload:
     """An array whose values are made when they are read."""
 
     shape: tuple[int, ...]  # the shape that it announces
-    dtype: np.dtype[Any]  # the dtype that it announces
+    dtype: DType  # the dtype that it announces
     make: Callable[[int, int], Array]
     """Returns the rows ``[start, stop)`` of the first axis, as announced; or everything, if ``step``
     is 0."""
@@ -229,7 +224,7 @@ class LazyPayload:
 
 @entity
 class ArraySource(Source):
-    arrays: Sequence[npt.NDArray[Any] | bytes | LazyPayload]
+    arrays: Sequence[Array | bytes | LazyPayload]
     """[m] the arrays; strings already encoded as payloads."""
     index: TableIndex = field()  # the table of contents: one plain entry for each array
     is_lazy: Bools = field(init=False)  # [m] True for lazy arrays
@@ -331,9 +326,9 @@ def array_source(slices: SliceTable, arrays: Sequence[Array | LazyPayload | byte
     entries = EntryTable(
         table,
         np.arange(count),
-        np.zeros(count, dtype=np.int64),
-        np.full(count, NO_CHECKSUM, dtype=np.int64),
-        np.ones(count, dtype=np.bool),
+        np.zeros(count, np.int64),
+        np.full(count, NO_CHECKSUM, np.int64),
+        np.ones(count, np.bool),
     )
     return ArraySource(payloads, TableIndex(entries, ["memory"] * count))
 
@@ -363,6 +358,6 @@ def _copy_payload(array: Array, start: int, buffer: memoryview) -> None:
 _BIG_ENDIAN = ">" if sys.byteorder == "little" else ">="
 
 
-def is_little_endian(dtype: np.dtype[Any]) -> bool:
+def is_little_endian(dtype: DType) -> bool:
     """Return True if the elements lie in memory as in a payload."""
     return dtype.byteorder not in _BIG_ENDIAN

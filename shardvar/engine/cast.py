@@ -12,7 +12,6 @@ from typing import Any, Self
 
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 
 from shardvar.engine.pieces import VerifiedRows, VerifiedSource
 from shardvar.engine.pool import BLOCK_NBYTES, bytes_of, thread_buffer
@@ -20,7 +19,9 @@ from shardvar.errors import UnsupportedError
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import (
     HALVES,
+    Array,
     Bools,
+    DType,
     Ints,
     code,
     is_opaque,
@@ -128,7 +129,7 @@ def cast_entries(entries: EntryTable, dtypes: dict[str, str]) -> EntryTable:
     return replace(entries, slices=table, plain=entries.plain & same, checksum=checksum, runs=runs)
 
 
-def convert_into(into: npt.NDArray[Any], values: npt.NDArray[Any], key: str) -> None:
+def convert_into(into: Array, values: Array, key: str) -> None:
     """Fill ``into``, rounded once, half to even; raise if more than precision is lost."""
     dtype = into.dtype
     values = values.astype(_WIDER.get(values.dtype.name, values.dtype), copy=False)
@@ -172,7 +173,7 @@ def convert_into(into: npt.NDArray[Any], values: npt.NDArray[Any], key: str) -> 
     into[...] = converted
 
 
-def _is_wrapped(fractions: npt.NDArray[Any], integers: npt.NDArray[Any]) -> npt.NDArray[np.bool]:
+def _is_wrapped(fractions: Array, integers: Array) -> Bools:
     """Return True for infinities, NaNs and floats beyond the largest integer, which may wrap."""
     if _is_exact(fractions.dtype) or not _is_exact(integers.dtype) or integers.dtype == np.bool:
         return np.zeros(fractions.shape, np.bool)
@@ -182,7 +183,7 @@ def _is_wrapped(fractions: npt.NDArray[Any], integers: npt.NDArray[Any]) -> npt.
     return np.asarray(~np.isfinite(fractions) | (fractions.astype(np.float64) >= stop))
 
 
-def _is_beyond(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[np.bool]:
+def _is_beyond(values: Array, dtype: DType) -> Bools:
     """Return True for finite numbers beyond the largest of a real type, after rounding."""
     kind = np.empty(0, dtype).real.dtype if dtype.kind == "c" else dtype
     largest, eps = (float(getattr(_float_info(kind), name)) for name in ("max", "eps"))
@@ -192,7 +193,7 @@ def _is_beyond(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[np
     return np.asarray(np.isfinite(values) & (np.abs(values.astype(np.float64)) >= limit))
 
 
-def _is_exact(dtype: np.dtype[Any]) -> bool:
+def _is_exact(dtype: DType) -> bool:
     """Return True for integers and bools, whose values must not change at all."""
     # The integers of ml_dtypes, such as int4, have the kind "V", so their names tell.
     return dtype.kind in "biu" or dtype.name.startswith(("int", "uint"))

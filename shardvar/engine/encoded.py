@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from shardvar.engine.quantised import BlockSource, Floats, Packing, apply_blocks
 from shardvar.errors import UnsupportedError
-from shardvar.layout.dtypes import Array, numpy_dtype
+from shardvar.layout.dtypes import Array, DType, Shape, numpy_dtype
 from shardvar.layout.region import regions_of_range
 from shardvar.records import entity, field, frozen
 
@@ -54,7 +54,7 @@ class PartRule(NamedTuple):
     name: str
     dtype: str
     """Empty for the dtype of the numbers."""
-    shape: tuple[int, ...] | None = None
+    shape: Shape | None = None
     """The shape of what the whole tensor shares; None for codes, and what blocks share."""
 
 
@@ -64,15 +64,15 @@ class Encoder:
     parts: Sequence[PartRule]  # The codes first
     bits: int
     block: tuple[int, int]  # Rows and columns; 0 for all
-    share: Callable[[Floats, np.dtype[Any], np.float32], Shared]
+    share: Callable[[Floats, DType, np.float32], Shared]
     """Makes what is shared of the largest magnitudes (or the least and the largest numbers) of blocks,
     the dtype of the numbers and the largest magnitude of the tensor."""
-    code: Callable[[Floats, np.dtype[Any]], Codes]
+    code: Callable[[Floats, DType], Codes]
     """Rounds numbers; of blocks that hold their scales, makes the bytes."""
     has_ends: bool = False  # True if least and largest numbers are needed
     nbytes: int = 0  # The bytes of a block that holds its scales
 
-    def shape(self, number: int, numbers: Sequence[int]) -> tuple[int, ...]:
+    def shape(self, number: int, numbers: Sequence[int]) -> Shape:
         """The shape of a part."""
         part, (height, width) = self.parts[number], self.sizes(numbers)
         *lead, rows, columns = numbers
@@ -97,7 +97,7 @@ class Encoder:
         numbers: Floats,
         steps: Sequence[tuple[str, Floats]],
         sizes: tuple[int, int],
-        own: np.dtype[Any],
+        own: DType,
     ) -> Array:
         for sign, operand in steps:
             numbers = apply_blocks(sign, numbers, operand, sizes, 0, 0)
@@ -111,7 +111,7 @@ class EncodedPart:
     """A part of a tensor of numbers."""
 
     key: str  # The key of the numbers
-    shape: tuple[int, ...]  # of the numbers
+    shape: Shape  # of the numbers
     dtype: str  # of the numbers
     scheme: str
     part: int

@@ -63,7 +63,7 @@ class ReadTable(Columns):
     @classmethod
     def of(cls, table: npt.ArrayLike) -> Self:
         """The table of a matrix [k, 4] whose columns are the fields in order."""
-        return cls(*np.asarray(table, dtype=np.int64).reshape(-1, 4).T)
+        return cls(*np.asarray(table, np.int64).reshape(-1, 4).T)
 
     def table(self) -> Ints:
         """The matrix [k, 4] whose columns are the fields in order."""
@@ -94,12 +94,12 @@ class Evidence:
     def parts(self) -> ReadTable:
         """The reads so far that are only parts of their payloads; whole ones are compared first."""
         self.compare()
-        return ReadTable.of(np.array(self._parts, dtype=np.int64))
+        return ReadTable.of(np.array(self._parts, np.int64))
 
     def is_guarded(self, rows: Any) -> Any:
         """[*rows] True for plain rows with a checksum in the index."""
         if self.source.crc is None:
-            return np.zeros(np.shape(rows), dtype=np.bool)
+            return np.zeros(np.shape(rows), np.bool)
         return self.entries.plain[rows] & (self.entries.checksum[rows] != NO_CHECKSUM)
 
     def is_compared(self, rows: Ints) -> Bools:
@@ -137,7 +137,7 @@ class Evidence:
         """Compare what was read since the last time."""
         with self._lock:
             # Copied under the lock and compared outside of it, so that other threads go on reading.
-            noted = np.array(self._noted, dtype=np.int64)
+            noted = np.array(self._noted, np.int64)
             del self._noted[:]
         if len(noted):
             self.add(ReadTable.of(noted))
@@ -228,7 +228,7 @@ class Evidence:
             is_open |= is_decoded & self.source.in_order(self.entries, reads.row)
         if is_open.any():
             with self._lock:
-                self._parts.frombytes(reads.take(np.flatnonzero(is_open)).table().tobytes())
+                self._parts.frombytes(reads.where(is_open).table().tobytes())
 
     def check(self) -> None:
         """Raise unless all that was read is as the index promises; open parts are read again."""
@@ -303,7 +303,7 @@ class Evidence:
         nbytes = self.entries.slices.nbytes[rows[combined]]
         self.add(
             ReadTable(
-                rows[combined], np.zeros_like(combined), nbytes, np.array(checksums, dtype=np.int64)
+                rows[combined], np.zeros_like(combined), nbytes, np.array(checksums, np.int64)
             )
         )
 
@@ -363,10 +363,6 @@ class Evidence:
         if self.errors is None:
             raise error
         self.errors.setdefault(row, error)
-
-
-def check_entry(source: Source, entries: EntryTable, row: int) -> None:
-    Evidence(source, entries).read_whole(row)
 
 
 def _touched_runs(parts: ReadTable, run_nbytes: int) -> Iterator[tuple[int, int]]:

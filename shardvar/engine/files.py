@@ -242,7 +242,7 @@ def _begin(
         # Plan: what fills the targets, and the ranges that are written.
         moves, is_range = lower(task.plan)
         targets = task.plan.targets
-        ordered, turn = np.zeros(len(targets), dtype=np.bool), np.full(len(targets), -1)
+        ordered, turn = np.zeros(len(targets), np.bool), np.full(len(targets), -1)
         has_lazy = isinstance(source, ArraySource) and bool(source.is_lazy.any())
         # Plain payloads are read in any order, but for lazy arrays.
         if has_lazy or not task.entries.plain.all():
@@ -348,7 +348,7 @@ def _finish(work: FileWork, unit: Unit, block: memoryview, moves: MoveTable | No
         # Each target has the bytes of one move, so its checksum is the move's, which reading
         # left out.
         reads = ReadTable(
-            moves.source, moves.source_start, moves.nbytes, np.array(sums.payload, dtype=np.int64)
+            moves.source, moves.source_start, moves.nbytes, np.array(sums.payload, np.int64)
         )
         work.reading.evidence.add(reads)
     if unit.share:
@@ -415,7 +415,7 @@ def _wanted(work: FileWork, unit: Unit, place: int) -> RegionTable:
     """The regions that fill targets in a unit, which is at byte ``place`` of buffer 0."""
     plan = work.task.plan
     copies = plan.copies.take(np.arange(work.copies[unit.first], work.copies[unit.last]))
-    copies = copies.take(np.flatnonzero(~work.is_range[copies.target]))
+    copies = copies.where(~work.is_range[copies.target])
     share = unit.share or (unit.nbytes if unit.last - unit.first == 1 else 0)
     if share and share < plan.targets.nbytes[unit.first]:
         itemsize = int(ITEMSIZES[plan.targets.codes(unit.first)])
@@ -432,9 +432,7 @@ def _wanted(work: FileWork, unit: Unit, place: int) -> RegionTable:
 def read_checksums(task: FileTask) -> FileChecksums:
     """The checksums of a finished file, taken from its bytes; an error where it is too short."""
     targets, writer = task.plan.targets, task.writer
-    units = list(
-        plan_units(targets, task.start, np.ones(len(targets), dtype=np.bool), writer.run_nbytes)
-    )
+    units = list(plan_units(targets, task.start, np.ones(len(targets), np.bool), writer.run_nbytes))
     with closing(task.storage.open(task.name)) as file:
 
         def read(unit: Unit) -> Sums:

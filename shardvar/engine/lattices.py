@@ -36,17 +36,16 @@ from threading import RLock
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from shardvar.engine.pool import BLOCK_NBYTES, WORDS, Together, thread_buffer, word_of
 from shardvar.forks import new_lock
-from shardvar.layout.dtypes import Ints
+from shardvar.layout.dtypes import Array, Ints, Shape
 from shardvar.layout.region import Region, row_strides
 from shardvar.maps.plan import Piece, View
 from shardvar.planning.slices import SliceTable
 from shardvar.records import field, frozen, replace
 
-IndexTuple = tuple[int, ...]  # One number for each index of a piece
+IndexTuple = Shape  # One number for each index of a piece
 
 
 @frozen
@@ -266,11 +265,11 @@ _LEAST_TILE = 4096
 
 @frozen
 class Strided:
-    shape: tuple[int, ...]  # [k] the extents
+    shape: Shape  # [k] the extents
     place: int  # The first element, in bytes of the payload that is read
-    strides: tuple[int, ...]  # [k] bytes from one index to the next there
+    strides: Shape  # [k] bytes from one index to the next there
     into: int  # the first element, in bytes of the buffer that is filled
-    into_strides: tuple[int, ...]  # [k] bytes from one index to the next there
+    into_strides: Shape  # [k] bytes from one index to the next there
     itemsize: int  # bytes of an element
 
     @property
@@ -358,7 +357,7 @@ class Strided:
             _copy_tiles(read[index], out[index])
 
 
-def _copy_tiles(read: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
+def _copy_tiles(read: Array, out: Array) -> None:
     """Copy a matrix [columns, rows] that is read by rows and written by columns, by tiles."""
     columns, rows = read.shape
     height, width = min(rows, _TILE_ROWS), min(columns, _TILE_COLUMNS)

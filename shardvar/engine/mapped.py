@@ -35,10 +35,8 @@ import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from math import prod
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from shardvar.engine.arithmetic import Evaluation, KeptSums
 from shardvar.engine.arrays import integers_of_ranges
@@ -61,7 +59,7 @@ from shardvar.engine.pool import bytes_of
 from shardvar.engine.write import shrink_entries
 from shardvar.errors import UnsupportedError
 from shardvar.formats.protocol import Source
-from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints, is_whole, numpy_dtype
+from shardvar.layout.dtypes import ITEMSIZES, Array, Bools, Ints, Shape, is_whole, numpy_dtype
 from shardvar.layout.region import Region, regions_of_range, row_strides
 from shardvar.maps.plan import MapPlan, Piece, Target, View
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
@@ -75,12 +73,12 @@ PORTION = 1 << 16  # elements that are computed at a time; in float64 they stay 
 @frozen
 class Recipe:
     pieces: tuple[Piece, ...]  # [n] the pieces whose elements it has
-    rows: tuple[int, ...]  # [n] the stored slice that has its elements of each piece; -1: computed
-    factors: tuple[int, ...]  # the stored slices of tensors that it computes with
+    rows: Shape  # [n] the stored slice that has its elements of each piece; -1: computed
+    factors: Shape  # the stored slices of tensors that it computes with
     fill: bytes | None  # the bytes of an element that no piece covers; None if they cover all
 
     @property
-    def used(self) -> tuple[int, ...]:
+    def used(self) -> Shape:
         """The stored slices that are read."""
         return tuple(dict.fromkeys(row for row in (*self.rows, *self.factors) if row >= 0))
 
@@ -487,7 +485,7 @@ class MappedSource(ComposedSource):
 
     def _elements(
         self, recipe: Recipe, view: View, first: Sequence[int], counts: Sequence[int]
-    ) -> npt.NDArray[Any]:
+    ) -> Array:
         """The elements of a tensor; an extent is 1 for an index that it does not have."""
         slices = self.stored.slices
         rows = [row for row in recipe.factors if slices.key(row) == view.key]
@@ -506,7 +504,7 @@ class MappedSource(ComposedSource):
         strides: Sequence[int],
         place: int,
         count: int,
-        values: npt.NDArray[Any],
+        values: Array,
     ) -> None:
         for band in bands_of(lattice, (place, strides), values.itemsize):
             self._copy(lattice.row, count, band, bytes_of(values))

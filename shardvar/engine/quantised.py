@@ -45,7 +45,7 @@ from shardvar.engine.pieces import ComposedSource
 from shardvar.engine.read import read_region
 from shardvar.errors import InvalidCheckpoint, ReadError, UnsupportedError
 from shardvar.forks import new_lock
-from shardvar.layout.dtypes import Array, Bools, Ints, numpy_dtype
+from shardvar.layout.dtypes import Array, Bools, Ints, Shape, numpy_dtype
 from shardvar.layout.region import Region, regions_of_range
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
 from shardvar.planning.slices import SliceTable, TensorTable, widen
@@ -82,7 +82,7 @@ class Packing:
     bits: int
     axis: int = -1  # The axis along which codes follow each other
     is_high_first: bool = False  # True if the first code of a byte is in its high bits
-    order: tuple[int, ...] = ()
+    order: Shape = ()
     """The places of 8 codes in their bytes; empty for one after the other."""
     parts: int = 0
     """The number of parts of the rows: each element has a code of each part. 0 for neighbours."""
@@ -128,7 +128,7 @@ class Plane:
     """A matrix of numbers, or several, that are made of stored tensors."""
 
     key: str  # The stored tensor of its codes
-    shape: tuple[int, ...]  # [..., rows, columns]
+    shape: Shape  # [..., rows, columns]
     packing: Packing | None = None  # The places of its codes; None if each is an element
     values: Floats | None = None  # The number of each code; None if the elements are numbers
     steps: "tuple[tuple[str, Plane | float], ...]" = ()
@@ -140,7 +140,7 @@ class Plane:
     axis: int = -1  # The axis that ``groups`` is about
     is_tiled: bool = False
 
-    def stored_shape(self, itemsize: int) -> tuple[int, ...]:
+    def stored_shape(self, itemsize: int) -> Shape:
         """The shape of the stored tensor, whose axes of one element may be missing."""
         shape, packing = [*self.shape], self.packing
         if self.is_tiled:
@@ -158,7 +158,7 @@ class Plane:
 @entity
 class Quantised:
     key: str  # The key of its numbers
-    shape: tuple[int, ...]  # The shape of its numbers
+    shape: Shape  # The shape of its numbers
     plane: Plane
     members: tuple[str, ...]
     """The keys of all stored tensors that it is made of, its codes first."""
@@ -170,7 +170,7 @@ class Quantised:
     """The reason why its numbers are not computed, though their shape is known."""
 
     @property
-    def matrix(self) -> tuple[int, ...]:
+    def matrix(self) -> Shape:
         return _swapped(self.plane.shape) if self.is_transposed else self.plane.shape
 
     @property
@@ -187,7 +187,7 @@ class BlockItem(NamedTuple):
 
     key: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: Shape
     held: Ints  # The stored rows that it has, or is computed of
     tensor: Any = None  # How it is computed; None if it is stored
     is_whole: bool = True  # False if it is computed slice by slice
@@ -519,7 +519,7 @@ class ScaledSource(BlockSource):
     def _dtype(self, key: str) -> np.dtype[Any]:
         return numpy_dtype(self.stored.slices.dtype(int(self.rows[key][0])))
 
-    def _shape(self, key: str) -> tuple[int, ...]:
+    def _shape(self, key: str) -> Shape:
         slices = self.stored.slices
         return slices.tensors.shape(int(slices.tensor[self.rows[key][0]]))
 
@@ -551,12 +551,12 @@ def _floats(elements: Array, values: Floats | None) -> Floats:
     return values[elements.view(np.uint8)]
 
 
-def _swapped(columns: Sequence[int]) -> tuple[int, ...]:
+def _swapped(columns: Sequence[int]) -> Shape:
     *others, rows, last = columns
     return (*others, last, rows)
 
 
-def _first_place(mask: Bools) -> tuple[int, ...]:
+def _first_place(mask: Bools) -> Shape:
     return tuple(np.argwhere(mask)[0].tolist()) if mask.any() else ()
 
 

@@ -138,7 +138,7 @@ class RegionTable(Columns):
         cut = replace(self, offset=offset, shape=shape, target_start=self.target_start + skip)
         # Of a region that misses the other one, only the extents mean something. It is dropped
         # here.
-        return cut.take(np.flatnonzero((shape > 0).all(axis=1)))
+        return cut.where(np.all(shape > 0, axis=1))
 
     def copy(self, block: memoryview, places: Ints, buffers: Buffers) -> None:
         """Copy each region out of a block of its payload, where it begins at ``places``."""
@@ -221,8 +221,8 @@ def read_regions(
     """Fill regions of buffers; without ``by_runs``, parts are compared once all are read."""
     if by_runs:
         plain = reading.entries.plain[wanted.row]
-        _read_groups(reading, wanted.take(np.flatnonzero(plain)), buffers, by_runs=True)
-        wanted = wanted.take(np.flatnonzero(~plain))
+        _read_groups(reading, wanted.where(plain), buffers, by_runs=True)
+        wanted = wanted.where(~plain)
     _read_groups(reading, wanted, buffers, by_runs=False)
 
 
@@ -292,8 +292,8 @@ def dense_spans(wanted: RegionTable) -> Iterator[RegionTable]:
     while len(wanted):
         span, nbytes = wanted.stops() - wanted.starts(), wanted.nbytes()
         is_dense = (span <= SMALL_NBYTES) | (span <= _DENSE * nbytes)
-        yield wanted.take(np.flatnonzero(is_dense))
-        wanted = wanted.take(np.flatnonzero(~is_dense))
+        yield wanted.where(is_dense)
+        wanted = wanted.where(~is_dense)
         # The first axis with more than one index has the widest stride, so this shortens the span
         # most.
         axis = np.argmax(wanted.shape > 1, axis=1)[:, None]
@@ -354,7 +354,7 @@ def _walk(reading: Reading, wanted: RegionTable, buffers: Buffers) -> None:
         # stretch takes in an axis if all axes after it are entire: columns [0:9, 2:4] of (9, 8)
         # have 9 stretches of 2.
         entire = np.logical_and.accumulate((parts.shape == extents)[:, ::-1], axis=1)[:, ::-1]
-        entire = np.column_stack([entire[:, 1:], np.ones(len(parts), dtype=np.bool)])
+        entire = np.column_stack([entire[:, 1:], np.ones(len(parts), np.bool)])
         stretch = np.prod(np.where(entire, parts.shape, 1), axis=1)
         apart = (
             np.prod(parts.shape, axis=1)
@@ -446,7 +446,7 @@ def read_arrays(
     for row in sorted({*number[~is_text].tolist()} - arrays.keys()):
         arrays[row] = np.empty(targets.region(row).shape, numpy_dtype(targets.dtype(row)))
     rest = moves.where(~(is_cut_out | is_decoded | is_string))
-    copies = plan.copies.take(np.flatnonzero(~is_range[plan.copies.target]))
+    copies = plan.copies.where(~is_range[plan.copies.target])
     regions = wanted_regions(entries, targets, copies) if len(copies) else None
     if into is not None:
         rest, regions = into.moved(rest, number), regions and into.moved(regions, number)
@@ -469,7 +469,7 @@ def read_arrays(
 
 def costs_of_parts(source: Source, entries: EntryTable, plan: Plan, rows: Bools) -> tuple[int, int]:
     """The bytes that are read for the parts of plain payloads ``rows``, bare and compared."""
-    copies = plan.copies.take(np.flatnonzero(rows[plan.copies.source]))
+    copies = plan.copies.where(rows[plan.copies.source])
     parts = join_regions([*dense_spans(wanted_regions(entries, plan.targets, copies))])
     _, group = np.unique(parts.row, return_inverse=True)
     bare, compared = (
@@ -858,7 +858,7 @@ def _is_read_at_once(source: Source, entries: EntryTable, region: Region, is_ful
         # the slice 0:5 meets them and is not covered; 4:6 is covered.
         slices, rank = entries.slices, region.rank
         offset, shape = slices.offset[:, :rank], slices.shape[:, :rank]
-        low, high = np.array(region.offset, dtype=np.int64), np.array(region.stop, dtype=np.int64)
+        low, high = np.array(region.offset, np.int64), np.array(region.stop, np.int64)
         meets = (np.minimum(offset + shape, high) > np.maximum(offset, low)).all(axis=1)
         is_covered = ((offset >= low) & (offset + shape <= high)).all(axis=1)
         is_compared = not (guarded & meets & ~is_covered).any()

@@ -132,7 +132,7 @@ def _bands(targets: SliceTable, is_range: Bools, steps: Ints) -> tuple[Ints, Int
     # Groups. One ends where the next target differs in what makes a group. Of the tensors a a a b b
     # the groups begin at 0 and 3, and have 3 and 2 targets: too few for bands.
     first_row = targets.offset[np.arange(count), axis]
-    begins = np.ones(count, dtype=np.bool)
+    begins = np.ones(count, np.bool)
     begins[1:] = (
         (shape[1:] != shape[:-1]).any(axis=1)
         | (targets.tensor[1:] != targets.tensor[:-1])
@@ -261,9 +261,7 @@ def join_sums(
     crc, run = writer.crc, writer.run_nbytes
     # 9 bytes in runs of 4 have -(-9 // 4) = 3 runs.
     counts = -(-targets.nbytes // run) if run and crc is not None else np.zeros_like(targets.nbytes)
-    joined = FileChecksums(
-        np.zeros(len(targets), dtype=np.int64), np.zeros(int(counts.sum()), dtype=np.uint32)
-    )
+    joined = FileChecksums(np.zeros(len(targets), np.int64), np.zeros(int(counts.sum()), np.uint32))
     first_run = np.cumsum(counts) - counts
     for unit, values in zip(units, sums, strict=True):
         if crc is None:
@@ -273,7 +271,7 @@ def join_sums(
             # In bands of 6 bytes and runs of 4, the second band has the parts [6, 8) and [8, 12):
             # the first of them ends the run 1, the other one is the run 2.
             rows = np.arange(unit.first, unit.last)
-            parts = np.array(values.payload, dtype=np.int64).reshape(len(rows), -1).T
+            parts = np.array(values.payload, np.int64).reshape(len(rows), -1).T
             for (begin, end), part in zip(_parts(unit, run), parts, strict=True):
                 # The checksum of no bytes is 0, so the first part is combined like the others.
                 joined.payload[rows] = crc.combine_each(joined.payload[rows], part, end - begin)

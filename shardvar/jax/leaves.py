@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, ShardvarError, UnsupportedError
-from shardvar.layout.dtypes import dtype_name
+from shardvar.layout.dtypes import Shape, dtype_name
 from shardvar.layout.region import Region
 from shardvar.planning.index import KEY_IMPL, Metadata
 from shardvar.records import entity, frozen, replace
@@ -39,7 +39,7 @@ class TreeLeaf:
 class StoredForm:
     """The tensor that is stored for a value."""
 
-    shape: tuple[int, ...]
+    shape: Shape
     dtype: str
     key_impl: Any = None
 
@@ -175,7 +175,7 @@ def _sharding_of(value: Any) -> Any:
     return value.sharding
 
 
-def _region(index: tuple[slice, ...], shape: tuple[int, ...], form: StoredForm) -> Region:
+def _region(index: tuple[slice, ...], shape: Shape, form: StoredForm) -> Region:
     """Return the region of a shard in the stored tensor, whose further axes are whole."""
     # The index of keys also has the axes of their data.
     cuts = [each.indices(extent) for each, extent in zip(index, shape, strict=False)]

@@ -76,9 +76,9 @@ _SHORT = {
 cannot be stored."""
 
 _CODES = {name: index for index, name in enumerate(NAMES)}
-_BITS = np.array([PACKED_BITS.get(name, 0) for name in NAMES], dtype=np.int64)
+_BITS = np.array([PACKED_BITS.get(name, 0) for name in NAMES], np.int64)
 _NAME_OF = {np.dtype(name): name for name in _NATIVE}
-ITEMSIZES = np.array([(_SIZES | _FIXED).get(name, 0) for name in NAMES], dtype=np.int64)
+ITEMSIZES = np.array([(_SIZES | _FIXED).get(name, 0) for name in NAMES], np.int64)
 """Bytes of one element by code; 0 where the payload tells its own size (strings, variants), and
 where elements share bytes."""
 OWN_SIZE: Bools = (ITEMSIZES == 0) & (_BITS == 0)

@@ -168,9 +168,9 @@ def chunk(length: int, num_shards: int) -> tuple[Interval, ...]:
 
 
 class _SpecFields(NamedTuple):
-    partitions: tuple[int, ...] | None
+    partitions: Shape | None
     """The number of parts along each axis, cut by div."""
-    splits: tuple[tuple[int, ...], ...] | None
+    splits: tuple[Shape, ...] | None
     """The sizes of the parts along each axis; axes that are left out stay whole."""
 
 
@@ -227,7 +227,7 @@ class PartitionSpec(_SpecFields):
         """Also check what ``_replace`` makes, which a named tuple would not."""
         return cls(*iterable)
 
-    def sizes(self, shape: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    def sizes(self, shape: Sequence[int]) -> tuple[Shape, ...]:
         """The sizes of the parts along every axis of a shape.
 
         Parameters
@@ -376,8 +376,8 @@ def check_tiles(shape: Sequence[int], parts: Sequence[Region]) -> None:
 def columns_of(parts: Sequence[Region], rank: int) -> tuple[Ints, Ints]:
     # Without the reshape, an empty list of parts would be an array of shape [0] instead of [0,
     # rank].
-    offset = np.array([part.offset for part in parts], dtype=np.int64).reshape(len(parts), rank)
-    shape = np.array([part.shape for part in parts], dtype=np.int64).reshape(len(parts), rank)
+    offset = np.array([part.offset for part in parts], np.int64).reshape(len(parts), rank)
+    shape = np.array([part.shape for part in parts], np.int64).reshape(len(parts), rank)
     return offset, shape
 
 
@@ -429,7 +429,7 @@ AnyPartitioner = Callable[..., "int | Sequence[int] | PartitionSpec | Partition 
 Cut = int | Sequence[int] | PartitionSpec | Partition | DeviceParts | AnyPartitioner
 """The cut of one tensor, in one of the forms of the module's docstring."""
 
-Sizes = tuple[tuple[int, ...], ...]
+Sizes = tuple[Shape, ...]
 """The sizes of the parts along each axis; they add up to its extent."""
 
 # The remedies, by place: each names only forms that are accepted there.
@@ -507,10 +507,10 @@ def part_columns(
     # The grid in C order: the parts along the last axis follow each other, as in nested loops over
     # the axes. Row ``axis`` of ``index`` has the number of each part along that axis.
     index = np.indices(tuple(map(len, parts))).reshape(len(parts), -1)
-    extent = np.empty(index.T.shape, dtype=np.int64)
+    extent = np.empty(index.T.shape, np.int64)
     offset = np.empty_like(extent)
     for axis, along in enumerate(parts):
-        sizes = np.array(along, dtype=np.int64)
+        sizes = np.array(along, np.int64)
         extent[:, axis] = sizes[index[axis]]
         offset[:, axis] = (np.cumsum(sizes) - sizes)[index[axis]]
     return offset, extent, None

@@ -70,7 +70,7 @@ def read_integers(
     values: Iterable[SupportsIndex],
     what: str = "shape",
     error: type[ArgumentError] = ArgumentTypeError,
-) -> tuple[int, ...]:
+) -> Shape:
     """Integers of any kind as a tuple of Python's, such as a shape; ``error`` for anything else."""
     given: Any = values
     try:
@@ -141,7 +141,7 @@ class Region:
     Region(offset=(5, 0), shape=(1, 2))
     """
 
-    offset: tuple[int, ...]
+    offset: Shape
     shape: Shape
 
     # By hand: any iterable of integers may be given and a tuple is kept, so the parameters and the
@@ -198,7 +198,7 @@ class Region:
         return len(self.shape)
 
     @property
-    def stop(self) -> tuple[int, ...]:
+    def stop(self) -> Shape:
         """The first index past the region along each axis."""
         return tuple(o + s for o, s in zip(self.offset, self.shape, strict=True))
 
@@ -265,7 +265,7 @@ class Region:
         _check_same_rank(self, other)
         offset, shape = intersect(
             *(
-                np.array(row, dtype=np.int64)
+                np.array(row, np.int64)
                 for row in (self.offset, self.shape, other.offset, other.shape)
             )
         )
@@ -614,7 +614,7 @@ class Flaw(NamedTuple):
     """A cell of a shape that the regions do not hold exactly once."""
 
     cell: Region  # the cell, which no region holds in part
-    rows: tuple[int, ...]  # the rows of the regions that hold it: none, or two or more
+    rows: Shape  # the rows of the regions that hold it: none, or two or more
 
 
 @entity(repr=False)
@@ -655,7 +655,7 @@ def find_flaw(offset: Ints, shape: Ints, full: Sequence[int]) -> Flaw | None:
         weights = random.integers(1, int(_PRIME), (_ROUNDS, len(along)), dtype=np.uint64)
         weights[:, 0] = 0
         sums.append(np.cumsum(weights, axis=1) % _PRIME)
-    high = np.array([len(along) - 1 for along in cuts], dtype=np.int64)
+    high = np.array([len(along) - 1 for along in cuts], np.int64)
     cell = _Cell(np.zeros_like(high), high, np.arange(len(offset)), first, last)
     if _is_even(sums, cell):
         return None
@@ -675,7 +675,7 @@ def find_flaw(offset: Ints, shape: Ints, full: Sequence[int]) -> Flaw | None:
 
 def _weight(sums: list[_Weights], first: Ints, last: Ints) -> _Weights:
     """The sum of the weights of regions, [rounds]."""
-    product = np.ones((_ROUNDS, len(first)), dtype=np.uint64)
+    product = np.ones((_ROUNDS, len(first)), np.uint64)
     for axis, before in enumerate(sums):
         # The prime is added first, since unsigned numbers have no negative differences.
         product = (

@@ -99,7 +99,7 @@ def cut_slices(slices: SliceTable, partition: Cut | Mapping[str, Cut] | None) ->
             ]
     else:
         present, first = np.unique(slices.tensor, return_index=True)
-        of_tensor = np.zeros(len(tensors), dtype=np.int64)
+        of_tensor = np.zeros(len(tensors), np.int64)
         of_tensor[present] = slices.device[first]
         tables[1:] = [
             replace(cut, device=of_tensor[cut.tensor], devices=slices.devices) for cut in tables[1:]
@@ -120,7 +120,7 @@ def _rules(
     """The cuts, and [n] the number of the last cut whose glob matches each key, or -1."""
     rules = dict(partition) if isinstance(partition, Mapping) else {"*": partition}
     cuts: list[Any] = list(rules.values())
-    rule: Ints = np.full(len(keys), -1, dtype=np.int64)
+    rule: Ints = np.full(len(keys), -1, np.int64)
     for number, glob in enumerate(rules):
         matches = re.compile(translate(glob)).match  # what fnmatchcase does, but once
         matched = [row for row, key in enumerate(keys) if matches(key)]
@@ -201,7 +201,7 @@ def find_exceeding(policy: Policy, assignment: Assignment) -> tuple[Exceeding, .
 
 def find_removed(given: SliceTable, answered: SliceTable) -> list[str]:
     """R-POLICY-1 (RFC 001): "Tensors must not be removed from the checkpoint." """
-    lost = np.zeros(len(given.tensors), dtype=np.bool)
+    lost = np.zeros(len(given.tensors), np.bool)
     lost[given.tensor] = True
     lost[answered.tensor] = False
     return [f"lost {given.tensors.keys[tensor]!r}" for tensor in np.flatnonzero(lost).tolist()]

@@ -156,7 +156,7 @@ class EntryTable:
     format understands."""
     checksum: Ints
     """[m] the payload's checksum; ``NO_CHECKSUM`` without one, or if the source checks."""
-    plain: npt.NDArray[np.bool]
+    plain: Bools
     """[m] True if the payload lies in the file byte for byte; else the source decodes it."""
     runs: RunChecksums | None = None  # Checksums of runs, if the format has them
     digests: npt.NDArray[np.uint8] | None = None
@@ -268,7 +268,7 @@ class TableIndex:
         yield self.entries
 
 
-def find_shared(entries: EntryTable, file_nbytes: Ints) -> npt.NDArray[np.bool]:
+def find_shared(entries: EntryTable, file_nbytes: Ints) -> Bools:
     """[m] True for payloads that share bytes where too many do: payloads of a file have at most
     ``MAX_PAYLOAD_EXPANSION`` times its bytes, and in all files ``_FREE_NBYTES`` beyond that."""
     # Floats, which do not overflow.
@@ -320,7 +320,7 @@ def find_ties(entries: EntryTable) -> dict[str, str]:
 
 def take_tensors(entries: EntryTable, keys: Collection[str]) -> EntryTable:
     tensors = entries.slices.tensors
-    rows = np.array([row for row, key in enumerate(tensors.keys) if key in keys], dtype=np.int64)
+    rows = np.array([row for row, key in enumerate(tensors.keys) if key in keys], np.int64)
     return entries if len(rows) == len(tensors) else of_tensors(entries, rows)
 
 
@@ -331,7 +331,7 @@ def of_tensors(entries: EntryTable, rows: Ints) -> EntryTable:
     tensors = entries.slices.tensors
     if np.array_equal(rows, np.arange(len(tensors))):
         return entries
-    position = np.full(len(tensors), -1, dtype=np.int64)
+    position = np.full(len(tensors), -1, np.int64)
     position[rows] = np.arange(len(rows))
     order = np.argsort(position[entries.slices.tensor], kind="stable")
     chosen = entries.take(order[position[entries.slices.tensor[order]] >= 0])
@@ -404,7 +404,7 @@ def find_faults(slices: SliceTable) -> dict[str, CheckpointError]:
         # tensors.
         slices = slices.take(np.flatnonzero(~np.isin(slices.tensor, list(faults))))
     # Overlaps first: where slices overlap, the sum of their sizes does not tell if there is a hole.
-    holes = np.zeros(len(slices.tensors), dtype=np.bool)
+    holes = np.zeros(len(slices.tensors), np.bool)
     for tensor, error in (*_overlaps(slices, holes), *_holes(slices, holes)):
         faults.setdefault(tensor, error)
     return {slices.tensors.keys[tensor]: error for tensor, error in sorted(faults.items())}
@@ -435,7 +435,7 @@ def _overlaps(slices: SliceTable, holes: Bools) -> Iterator[tuple[int, Checkpoin
     """The tensors with overlaps; holes that are found on the way are marked in ``holes``."""
     # axes[t, d] is True if some slice of tensor t is cut along axis d.
     cut = slices.shape != slices.tensors.shapes[slices.tensor]
-    axes = np.zeros((len(slices.tensors), cut.shape[1]), dtype=np.bool)
+    axes = np.zeros((len(slices.tensors), cut.shape[1]), np.bool)
     np.logical_or.at(axes, slices.tensor, cut)
     # A slice without elements overlaps with nothing, wherever it lies.
     filled = (slices.shape > 0).all(axis=1)
@@ -461,7 +461,7 @@ def _overlaps_on_one_axis(
 ) -> Iterator[tuple[int, CheckpointError]]:
     """Overlaps of slices that are cut along one axis at most: sorted, neighbours meet."""
     if not axes.shape[1]:  # scalars: each slice is their element
-        start = np.zeros(len(rows), dtype=np.int64)
+        start = np.zeros(len(rows), np.int64)
         stop = start + 1
     else:
         axis = axes.argmax(axis=1)[slices.tensor[rows]]

@@ -145,7 +145,7 @@ def check_covers(targets: SliceTable, copies: CopyTable) -> None:
     if not len(short):
         return
     row = int(short[0])
-    own = copies.take(np.flatnonzero(copies.target == row))
+    own = copies.where(copies.target == row)
     rank = targets.tensors.ranks[targets.tensor[row]]
     columns = own.offset[:, :rank].tolist(), own.shape[:, :rank].tolist()
     error = incomplete_key(targets.key(row), targets.region(row), [*map(Region, *columns)])

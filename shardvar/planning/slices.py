@@ -22,7 +22,17 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from shardvar.errors import InconsistentTensor, MalformedCheckpoint, UnsupportedError
-from shardvar.layout.dtypes import NAMES, OWN_SIZE, STRING, Array, Bools, Ints, code, slice_nbytes
+from shardvar.layout.dtypes import (
+    NAMES,
+    OWN_SIZE,
+    STRING,
+    Array,
+    Bools,
+    Ints,
+    Shape,
+    code,
+    slice_nbytes,
+)
 from shardvar.layout.region import Region
 from shardvar.limits import MAX_KEY_NBYTES, MAX_RANK
 from shardvar.records import entity, frozen, replace
@@ -49,6 +59,10 @@ class Columns:
         """The table of some of the rows, in the given order; a range of them as views."""
         return type(self)(*(column[rows] for column in self.columns()))
 
+    def where(self, mask: Bools) -> Self:
+        """The table of the rows at which the mask [k] is True, in order."""
+        return self if mask.all() else self.take(np.flatnonzero(mask))
+
 
 @frozen
 class TensorSlice:
@@ -56,7 +70,7 @@ class TensorSlice:
 
     key: str  # the tensor's name; bytes that are not UTF-8 stand in it as surrogate escapes
     dtype: str  # the name of the element type (``shardvar.layout.dtypes``)
-    full_shape: tuple[int, ...]  # the shape of the whole tensor
+    full_shape: Shape  # the shape of the whole tensor
     region: Region  # the elements that this slice holds, in the coordinates of the whole tensor
     nbytes: int  # the bytes of its payload
     task: str = ""
@@ -95,10 +109,10 @@ class TensorTable:
     def dtype(self, row: int) -> str:
         return NAMES[int(self.codes[row])]
 
-    def shape(self, row: int) -> tuple[int, ...]:
+    def shape(self, row: int) -> Shape:
         return tuple(self.shapes[row, : self.ranks[row]].tolist())
 
-    def facts(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+    def facts(self) -> dict[str, tuple[str, Shape]]:
         """The dtype's name and the full shape of each key."""
         shapes = map(slice, self.ranks.tolist())
         rows = map(list.__getitem__, self.shapes.tolist(), shapes)
@@ -176,12 +190,12 @@ class SliceTable:
     def tasks(self) -> tuple[Ints, list[str]]:
         """Task numbers [m] and the names that they index, in order of first appearance."""
         if self.device is None:
-            return np.zeros(len(self), dtype=np.int64), [task_of(LOCAL_DEVICE)]
+            return np.zeros(len(self), np.int64), [task_of(LOCAL_DEVICE)]
         tasks = list(map(task_of, self.devices))
         names = dict.fromkeys(tasks[number] for number in dict.fromkeys(self.device.tolist()))
         position = {name: number for number, name in enumerate(names)}
         # -1 for a device without slices; no row refers to it.
-        of_device = np.array([position.get(task, -1) for task in tasks], dtype=np.int64)
+        of_device = np.array([position.get(task, -1) for task in tasks], np.int64)
         return of_device[self.device], list(position)
 
     def by_tensor(self, *, by_offset: bool = False) -> tuple[Ints, Ints]:
@@ -249,7 +263,7 @@ def group_rows(column: Ints, count: int, order: Ints | None = None) -> tuple[Int
 def sum_by(column: Ints, values: Ints, count: int) -> Ints:
     """[count] the sum of the values of each number; exact, unlike ``np.bincount`` with weights."""
     # bincount adds weights as float64, which turns 2**53 + 1 into 2**53.
-    sums = np.zeros(count, dtype=np.int64)
+    sums = np.zeros(count, np.int64)
     np.add.at(sums, column, values)
     return sums
 
@@ -260,12 +274,12 @@ def pad(shapes: Sequence[Sequence[int]], fill: int) -> tuple[Ints, Ints]:
     rank = int(ranks.max(initial=0))
     if rank > MAX_RANK:
         raise MalformedCheckpoint(f"A shape has {rank} axes; NumPy has at most {MAX_RANK}.")
-    matrix = np.full((len(shapes), rank), fill, dtype=np.int64)
+    matrix = np.full((len(shapes), rank), fill, np.int64)
     flat = list(chain.from_iterable(shapes))
     try:
         # The mask is True at the axes that each row has, in C order, so that one flat list fills
         # all rows. Ranks 2 and 0 give [[T, T], [F, F]].
-        matrix[np.arange(rank) < ranks[:, None]] = np.array(flat, dtype=np.int64)
+        matrix[np.arange(rank) < ranks[:, None]] = np.array(flat, np.int64)
     except OverflowError:
         raise MalformedCheckpoint("A shape has an extent that 64 bits cannot hold.") from None
     return ranks, matrix
@@ -276,7 +290,7 @@ def widen(matrix: Ints, rank: int, fill: int) -> Ints:
     missing = rank - matrix.shape[1]
     if missing <= 0:
         return matrix
-    return np.column_stack([matrix, np.full((len(matrix), missing), fill, dtype=np.int64)])
+    return np.column_stack([matrix, np.full((len(matrix), missing), fill, np.int64)])
 
 
 def stack(tables: Sequence[SliceTable]) -> SliceTable:
@@ -310,7 +324,7 @@ def concatenate(tables: Sequence[SliceTable]) -> SliceTable:
         key = keys[int(np.argmin(same))]
         raise InconsistentTensor(f"Slices of {key!r} disagree on its dtype or its full shape.")
     kept = np.fromiter(first.values(), np.int64, len(first))
-    position = np.zeros(len(keys), dtype=np.int64)
+    position = np.zeros(len(keys), np.int64)
     position[kept] = np.arange(len(kept))
     # Tensors of a table are numbered behind those before it: tables of 2 and 3 tensors start at 0
     # and 2.
@@ -328,7 +342,7 @@ def concatenate(tables: Sequence[SliceTable]) -> SliceTable:
 def _stack(columns: Sequence[Array], rank: int | None = None) -> Array:
     if columns:
         return np.concatenate(columns)
-    return np.zeros(0 if rank is None else (0, rank), dtype=np.int64)
+    return np.zeros(0 if rank is None else (0, rank), np.int64)
 
 
 _NAMED = 8  # keys that an error names; the rest it counts
@@ -463,14 +477,14 @@ def join_whole(slices: SliceTable, capabilities: Capabilities) -> SliceTable:
     if capabilities.is_grid:
         cuttable &= are_grids(slices)
     joined = (~cuttable)[slices.tensor]
-    keep: Bools = np.ones(len(slices), dtype=np.bool)
+    keep: Bools = np.ones(len(slices), np.bool)
     if not capabilities.empty_slices:
         keep &= (slices.shape > 0).all(axis=1)
         # A tensor without elements keeps one slice: the whole of it.
         joined |= ~(tensors.shapes[slices.tensor] > 0).all(axis=1)
     # Of the slices that are joined only the first stays, and becomes the whole tensor.
     _, first = np.unique(slices.tensor, return_index=True)
-    is_first = np.zeros(len(slices), dtype=np.bool)
+    is_first = np.zeros(len(slices), np.bool)
     is_first[first] = True
     rows = np.flatnonzero(np.where(joined, is_first, keep))
     shape = np.where(joined[:, None], tensors.shapes[slices.tensor], slices.shape)[rows]
@@ -507,7 +521,7 @@ def grid_steps(slices: SliceTable) -> Ints:
 def _codes_of(names: frozenset[str]) -> Bools:
     """[number of dtypes] True at the codes of these dtypes, to be indexed by a column of codes."""
     # A lookup table: one indexing answers for a whole column.
-    held = np.zeros(len(NAMES), dtype=np.bool)
+    held = np.zeros(len(NAMES), np.bool)
     held[list(map(code, names))] = True
     held.flags.writeable = False
     return held

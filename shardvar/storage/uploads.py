@@ -77,12 +77,12 @@ from shardvar.storage.requests import (
     commit_error,
     current_head,
     gone_error,
-    has_content,
     is_copy,
     is_sent,
     join_key,
     left_warning,
     overtaken_error,
+    put_once,
     read_back,
     read_whole,
     unknown_error,
@@ -197,15 +197,9 @@ class BucketClaim:
     def _make(self) -> Mapping[str, Head]:
         name, text = claim_name(self.stem), _owner_text(self.token, removes=self.removes)
         key, stem_key = join_key(self.folder, name), join_key(self.folder, self.stem)
-        try:
-            self.client.put_if(key, text, None)
-        except StorageError as error:
-            # The answer may be lost, or it may answer a second attempt after the first took effect.
-            if not has_content(self.client, key, text):
-                if not isinstance(error, LockHeld):
-                    raise
-                if not (self.removes and self._take_over(key, text)):
-                    raise _claimed_error(self.client, key, stem_key) from None
+        is_free = put_once(self.client, key, text) is not None
+        if not (is_free or (self.removes and self._take_over(key, text))):
+            raise _claimed_error(self.client, key, stem_key)
         self.is_made = True
         files = self.client.listing(self.folder).files
         if name not in files:

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import shardvar.engine
 from shardvar.engine import units
 from shardvar.engine.arrays import lower
-from shardvar.engine.evidence import Evidence, ReadTable, check_entry
+from shardvar.engine.evidence import Evidence, ReadTable
 from shardvar.engine.pool import WORKERS, in_this_thread, map_ahead, run_all
 from shardvar.engine.units import Unit, place_of_unit, plan_units
 from shardvar.errors import (
@@ -515,11 +515,11 @@ def test_an_entry_without_a_checksum_is_read_to_its_end_all_the_same() -> None:
     source = checkpoint_of(
         named, tensors_of(named).whole(), np.zeros(1, np.int64), writer=MemoryWriter(None)
     )
-    check_entry(source, source.index.entries, 0)
+    Evidence(source, source.index.entries).read_whole(0)
     assert source.nbytes_read == 200
     del source.files[0][-1:]
     with pytest.raises(IncompleteCheckpoint):
-        check_entry(source, source.index.entries, 0)
+        Evidence(source, source.index.entries).read_whole(0)
 
 
 @given(st.data())
@@ -708,7 +708,7 @@ def test_bands_are_written_with_the_checksums_of_their_payloads(
         source, source.index.entries, targets, np.zeros(len(cut), np.int64), writer, gap=5
     )
     for row in range(len(targets)):
-        check_entry(stored, stored.index.entries, row)
+        Evidence(stored, stored.index.entries).read_whole(row)
     assert same(load(stored)[0], table["t"])
     again, _, _ = write(
         stored, stored.index.entries, tensors.whole(), np.zeros(1, np.int64), writer

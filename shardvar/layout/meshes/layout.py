@@ -77,7 +77,7 @@ class Layout:
         object.__setattr__(self, "shape", read_shape(self.shape))
         object.__setattr__(self, "pending", tuple((int(axis), op) for axis, op in self.pending))
         for name in ("device", "offset", "extent"):
-            column = np.array(getattr(self, name), dtype=np.int64)
+            column = np.array(getattr(self, name), np.int64)
             column.flags.writeable = False
             object.__setattr__(self, name, column)
         self._check_columns()
@@ -171,7 +171,7 @@ class Layout:
         return tuple(Region(offset, extent) for offset, extent in rows)
 
     @property
-    def replicas(self) -> tuple[tuple[int, ...], ...]:
+    def replicas(self) -> tuple[Shape, ...]:
         """Groups of devices that hold the same regions in the same order; devices that hold nothing
         are one group.
 
@@ -210,7 +210,7 @@ class Layout:
                 )
         return terms
 
-    def holders(self, index: Sequence[int]) -> tuple[int, ...]:
+    def holders(self, index: Sequence[int]) -> Shape:
         """The devices that hold the element at an index of the tensor.
 
         Parameters

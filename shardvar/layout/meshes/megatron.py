@@ -624,7 +624,7 @@ def _check_arguments(mesh: Mesh, parallel: str | None, gated: bool) -> None:
 
 def _with_prepended(
     local_shape: Sequence[int], prepend_axis_num: int, flattened_range: object
-) -> tuple[int, ...]:
+) -> Shape:
     """The local shape with the axes in front of it, each of extent 1."""
     if flattened_range is not None:
         raise ArgumentError(

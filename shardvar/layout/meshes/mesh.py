@@ -206,7 +206,7 @@ class Mesh:
 
     shape: Shape
     axis_names: tuple[str, ...] | None
-    devices: tuple[int, ...]
+    devices: Shape
 
     # By hand, as in ``Region``: any sequences may be given and tuples are kept.
     def __init__(
@@ -284,7 +284,7 @@ class Mesh:
         by_device[np.array(self.devices, np.int64)] = in_c_order
         return by_device
 
-    def coordinate(self, device: int) -> tuple[int, ...]:
+    def coordinate(self, device: int) -> Shape:
         """The position of one device along each axis. See ``check_device`` for the parameters."""
         self.check_device(device)
         place = self.devices.index(device)

@@ -372,7 +372,7 @@ class MaxShardSizePolicy(ColumnarPolicy):
                 files.append(np.full(len(some), num_files + file))
                 count += len(some)
             num_files += filled.num_files
-        nothing = np.zeros(0, dtype=np.int64)
+        nothing = np.zeros(0, np.int64)
         table = take_parts(slices, np.concatenate([nothing, *rows]), regions)
         numbers = np.concatenate([nothing, *files])
         order = np.argsort(numbers, kind="stable")

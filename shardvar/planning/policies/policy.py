@@ -24,7 +24,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from shardvar.errors import ArgumentError, InconsistentTensor, LayoutError
-from shardvar.layout.dtypes import NAMES, Ints, is_whole, parse_dtype
+from shardvar.layout.dtypes import NAMES, Ints, Shape, is_whole, parse_dtype
 from shardvar.layout.region import Region, format_slice_text, parse_slice_text, read_integer
 from shardvar.limits import MAX_FILES, MAX_RANK
 from shardvar.planning.plan import plan_copies
@@ -152,20 +152,20 @@ def take_parts(slices: SliceTable, rows: Ints, regions: dict[int, Region]) -> Sl
     return replace(sized, device=table.device, devices=table.devices)
 
 
-def slice_spec(full_shape: tuple[int, ...], region: Region) -> str:
+def slice_spec(full_shape: Shape, region: Region) -> str:
     """TensorFlow's text for a slice in callbacks; empty for the whole tensor."""
     is_whole_tensor = region == Region.whole(full_shape)
     return "" if is_whole_tensor else format_slice_text(full_shape, region, empty=True)
 
 
-def parse_slice_spec(spec: str, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Region]:
+def parse_slice_spec(spec: str, shape: Shape) -> tuple[Shape, Region]:
     """The full shape and the region of a slice_spec, which is empty for a whole tensor."""
     spec = spec.strip()
     return parse_slice_text(spec, empty=True) if spec else (shape, Region.whole(shape))
 
 
 def tabulate(shardable_tensors: Sequence[Any]) -> SliceTable:
-    tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
+    tensors: dict[str, tuple[str, Shape]] = {}
     position: dict[str, int] = {}
     names: dict[Any, str] = {}
     rows, offsets, shapes, nbytes = [], [], [], []
@@ -190,11 +190,11 @@ def tabulate(shardable_tensors: Sequence[Any]) -> SliceTable:
         shapes.append(shape)
         nbytes.append(_payload_nbytes(given.tensor) if is_whole(name) else 0)
     table = TensorTable.of((key, *tensor) for key, tensor in tensors.items())
-    columns = (pad(offsets, fill=0)[1], pad(shapes, fill=1)[1], np.array(nbytes, dtype=np.int64))
+    columns = (pad(offsets, fill=0)[1], pad(shapes, fill=1)[1], np.array(nbytes, np.int64))
     devices = [str(given.device or LOCAL_DEVICE) for given in shardable_tensors]
     number = {name: number for number, name in enumerate(dict.fromkeys(devices))}
-    device = np.array([number[name] for name in devices], dtype=np.int64)
-    slices = SliceTable.of(table, np.array(rows, dtype=np.int64), *columns)
+    device = np.array([number[name] for name in devices], np.int64)
+    slices = SliceTable.of(table, np.array(rows, np.int64), *columns)
     return replace(slices, device=device, devices=tuple(number))
 
 
@@ -212,7 +212,7 @@ def _source_rows(slices: SliceTable, parts: SliceTable) -> Ints:
     counts = np.bincount(slices.tensor, minlength=len(slices.tensors))
     # Right at once for tensors with one slice, as most are. The parts of the others are looked up
     # below.
-    row_of = np.zeros(len(slices.tensors), dtype=np.int64)
+    row_of = np.zeros(len(slices.tensors), np.int64)
     row_of[slices.tensor] = np.arange(len(slices))
     source: Ints = row_of[parts.tensor]
     several = np.flatnonzero(counts[parts.tensor] > 1)
@@ -259,7 +259,7 @@ class AllInOnePolicy(ColumnarPolicy):
         Assignment
             The slices, and the file of each.
         """
-        return Assignment(slices, np.zeros(len(slices), dtype=np.int64), 1, self.description)
+        return Assignment(slices, np.zeros(len(slices), np.int64), 1, self.description)
 
 
 @frozen
@@ -329,7 +329,7 @@ class ShardByDevicePolicy(ColumnarPolicy):
 
         Otherwise as ``AllInOnePolicy.assign``.
         """
-        device = np.zeros(len(slices), dtype=np.int64) if slices.device is None else slices.device
+        device = np.zeros(len(slices), np.int64) if slices.device is None else slices.device
         # Devices without slices have no file: devices 7, 2, 7 are files 1, 0, 1.
         _, number = np.unique(device, return_inverse=True)
         return _by_number(slices, number, self.description)
@@ -439,8 +439,8 @@ class BalancedPolicy(ColumnarPolicy):
             first[k] = min(first[k], len(parts) - len(first) + k)
         # first[k] is the first part of file k + 1, so the file of a part is the number of such
         # firsts up to it.
-        file = np.searchsorted(np.array(first, dtype=np.int64), np.arange(len(parts)), side="right")
-        rows = np.array([part.row for part in parts], dtype=np.int64)
+        file = np.searchsorted(np.array(first, np.int64), np.arange(len(parts)), side="right")
+        rows = np.array([part.row for part in parts], np.int64)
         regions = {
             place: part.region for place, part in enumerate(parts) if part.region is not None
         }

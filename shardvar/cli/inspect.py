@@ -287,8 +287,9 @@ def _described(path: str) -> Iterator[str]:
             found = parse_json(content.read(_DESCRIBED_NBYTES), _DESCRIBED_DEPTH, allow_nan=True)
             values = {each: found.get(each) for each in entries} if isinstance(found, dict) else {}
             texts = {
-                entry: " ".join(str(each) for each in _listed(value) if isinstance(each, str | int))
+                entry: " ".join(str(each) for each in listed if isinstance(each, str | int))
                 for entry, value in values.items()
+                for listed in [value if isinstance(value, list) else [value]]
             }
             facts = [
                 f"{entry} {text}"
@@ -297,10 +298,6 @@ def _described(path: str) -> Iterator[str]:
             ]
             if facts:
                 yield printable(f"{name}: {', '.join(facts)}")
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 def ties_among(reader: Reader, tensors: Sequence[Tensor]) -> dict[str, str]:

@@ -74,7 +74,9 @@ def _print_groups(names: Sequence[str]) -> None:
         groups.setdefault(split_name(name)[1], []).extend(models)
     for direction, some in sorted(groups.items(), key=lambda group: -len(group[1])):
         families = sorted({*map(family_name, some)})
-        say(f"{direction}: {', '.join(families[:_MOST_FAMILIES])}{_more(families)}")
+        more = len(families) - _MOST_FAMILIES
+        rest = f" and {more} more" if more > 0 else ""
+        say(f"{direction}: {', '.join(families[:_MOST_FAMILIES])}{rest}")
     print()
     say(
         "A map is FAMILY-DIRECTION. `shardvar maps WORD` lists the maps with a word, --all lists all."
@@ -82,10 +84,6 @@ def _print_groups(names: Sequence[str]) -> None:
 
 
 _MOST_FAMILIES = 24
-
-
-def _more(families: Sequence[str]) -> str:
-    return f" and {len(families) - _MOST_FAMILIES} more" * (len(families) > _MOST_FAMILIES)
 
 
 def map_of(arguments: Namespace) -> "Map | None":

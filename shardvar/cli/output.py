@@ -169,7 +169,7 @@ def answer(mark: Mark, text: str, verdict: str = "") -> None:
     line.stylize(style, 0, len(symbol) if has_symbol else 0)
     if verdict and (place := first.find(verdict)) >= 0:
         line.stylize(f"bold {style}", place, place + len(verdict))
-    _print_styled([line, *map(Text, others)])
+    _print_texts([line, *map(Text, others)])
 
 
 def can_print(symbol: str) -> bool:
@@ -183,17 +183,8 @@ def can_print(symbol: str) -> bool:
 
 def say(text: str, bold: Sequence[str] = ()) -> None:
     """Print a line of a report, with paths as seen from here and the words of ``bold`` in bold."""
-    text = seen_from_here(one_line(text))
-    lines = _lines_of(text)
-    if not (bold and is_styled()):
-        print("\n".join(lines))
-        return
-    from rich.text import Text
-
-    styled = [Text(line) for line in lines]
-    for line in styled:
-        line.highlight_words(bold, "bold")
-    _print_styled(styled)
+    lines = _lines_of(seen_from_here(one_line(text)))
+    _print_styled(lines, (lambda line: line.highlight_words(bold, "bold")) if bold else None)
 
 
 def _lines_of(text: str) -> list[str]:
@@ -243,13 +234,7 @@ def _columns(stream: TextIO | None) -> int:
 
 def warn(text: str) -> None:
     """Print a line that asks for attention: with an exclamation mark, yellow at a terminal."""
-    lines = _lines_of(one_line(text))
-    if not is_styled():
-        print("\n".join(lines))
-        return
-    from rich.text import Text
-
-    _print_styled([Text(line, style="yellow") for line in lines])
+    _print_styled(_lines_of(one_line(text)), lambda line: line.stylize("yellow"))
 
 
 def put(*lines: str) -> None:
@@ -260,23 +245,30 @@ def put(*lines: str) -> None:
 def print_bold(line: str, word: str) -> None:
     """Print a line of a terminal in which the first place of a word is bold."""
     line = one_line(line)
-    if not is_styled():
-        print(line)
+    place = line.find(word)
+    style = None if place < 0 else lambda text: text.stylize("bold", place, place + len(word))
+    _print_styled([line], style)
+
+
+def _print_styled(lines: Sequence[str], style: "Callable[[Text], object] | None") -> None:
+    """Print lines; with styles, call ``style`` of each one."""
+    if style is None or not is_styled():
+        print("\n".join(lines))
         return
     from rich.text import Text
 
-    text, place = Text(line), line.find(word)
-    if word and place >= 0:
-        text.stylize("bold", place, place + len(word))
-    _print_styled([text])
+    texts = [*map(Text, lines)]
+    for text in texts:
+        style(text)
+    _print_texts(texts)
 
 
-def _print_styled(lines: Sequence["Text"]) -> None:
+def _print_texts(texts: Sequence["Text"]) -> None:
     from rich.console import Console
 
     console = Console(highlight=False, markup=False, emoji=False, **_forced())
-    for line in lines:
-        console.print(line, soft_wrap=True)
+    for text in texts:
+        console.print(text, soft_wrap=True)
 
 
 def _forced() -> dict[str, Any]:

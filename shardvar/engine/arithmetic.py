@@ -199,7 +199,7 @@ class Evaluation:
         total, scratch = None, None
         for factors in terms:
             if not bound:
-                value = self.joined(factors, window, np.multiply, np.divide, _inverse)
+                value = self.joined(factors, window, np.multiply, np.divide, np.reciprocal)
                 total = value if total is None else self.added(total, value)
             for some, rows in self.portions(factors, bound, window):
                 values = [(sign, self.value(part, some)) for sign, part in factors]
@@ -304,7 +304,7 @@ class Evaluation:
 
     def table(self, tree: TermTree, window: BlockRange) -> tuple[Any, Any]:
         """Numbers of a tree that depends on indices; where it is 1 over an integer, the integer."""
-        places = sorted(set(_places(tree)))
+        places = sorted(set(view_places(tree)))
         columns = []
         for place in places:
             view = self.arithmetic.views[place]
@@ -327,10 +327,6 @@ class Evaluation:
         return values, is_part
 
 
-def _inverse(x: Any) -> Any:
-    return 1 / x
-
-
 def _row(value: Any, place: int, row: int) -> Any:
     """One value of an index; the only one, if an operand does not have it."""
     if np.ndim(value) == 0 or value.shape[place] == 1:
@@ -347,6 +343,3 @@ def view_places(tree: TermTree) -> list[int]:
     if tree and tree[0] == "item":
         return [tree[2]]
     return [place for part in tree for place in view_places(part)]
-
-
-_places = view_places

@@ -298,8 +298,14 @@ class Evidence:
 
         # The cheap way: combine the checksums of the parts, and compare them with the payload's.
         # No byte is read again. An unguarded payload was read to its end, and its source checks it.
-        combined = np.flatnonzero(is_tiled & guarded)
-        checksums = self._combined(parts, bounds[combined].tolist(), bounds[combined + 1].tolist())
+        # The CRC of a + b follows from the CRCs of a and b and the length of b.
+        combined, crc, checksums = np.flatnonzero(is_tiled & guarded), self.source.crc, list[int]()
+        for group in combined.tolist():
+            own = slice(bounds[group], bounds[group + 1])
+            total, *values = parts.checksum[own].tolist()
+            for value, size in zip(values, parts.nbytes[own].tolist()[1:], strict=True):
+                total = NO_CHECKSUM if crc is None else crc.combine(total, value, size)
+            checksums.append(total)
         nbytes = self.entries.slices.nbytes[rows[combined]]
         self.add(
             ReadTable(
@@ -321,21 +327,6 @@ class Evidence:
                     self._read_again(row, start, min(stop, size))
             else:
                 self.read_whole(row)
-
-    def _combined(self, parts: ReadTable, firsts: list[int], lasts: list[int]) -> list[int]:
-        """The checksum of each payload from those of the parts ``[first, last)`` that tile it."""
-        # The CRC of a + b follows from the CRCs of a and b and the length of b, so no byte is read
-        # again.
-        sums, sizes, crc = parts.checksum.tolist(), parts.nbytes.tolist(), self.source.crc
-        checksums = []
-        for first, last in zip(firsts, lasts, strict=True):
-            combined: int = sums[first]
-            for part in range(first + 1, last):
-                combined = (
-                    NO_CHECKSUM if crc is None else crc.combine(combined, sums[part], sizes[part])
-                )
-            checksums.append(combined)
-        return checksums
 
     def _read_again(self, row: int, start: int, stop: int) -> None:
         """Compare the runs that hold the bytes ``[start, stop)`` of a payload, block by block."""

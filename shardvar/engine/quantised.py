@@ -308,14 +308,11 @@ class BlockSource(ComposedSource):
             rows = rows[meets.all(axis=1)]
         if self.stored.runs is not None and self.stored.plain[rows].all():
             return read_region(self.inner, self.stored, rows, region)
-        self._verify(rows)
-        return read_region(self.inner, self.stored, rows, region, is_verified=False)
-
-    def _verify(self, rows: Ints) -> None:
         guarded = Evidence(self.inner, self.stored).is_guarded(rows)
         decoded = ~self.stored.plain[rows] & self.inner.in_order(self.stored, rows)
         for row in rows[guarded | decoded].tolist():
             self.verified.verify(row)
+        return read_region(self.inner, self.stored, rows, region, is_verified=False)
 
     # Members that get keys.
 

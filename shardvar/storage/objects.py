@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlsplit
 
 from shardvar.errors import (
@@ -33,7 +33,7 @@ from shardvar.errors import (
 )
 from shardvar.extras import missing_extra
 from shardvar.forks import new_lock
-from shardvar.records import field, frozen, replace
+from shardvar.records import frozen, replace
 from shardvar.storage import requests
 from shardvar.storage.concurrency import Result, check_wanted
 from shardvar.storage.requests import (
@@ -45,11 +45,11 @@ from shardvar.storage.requests import (
     FolderListing,
     Head,
     Operation,
+    RootClient,
     broken_error,
     check_process,
     first_line,
     is_copy,
-    join_key,
     passing_fault,
     pause_of_header,
     refused_error,
@@ -159,19 +159,10 @@ _MOST_PARTS = 9000  # S3 takes 10,000 parts of a file
 
 
 @frozen
-class ObjectClient:
-    root: str  # the URL of the bucket, without "/" at its end
-    _stores: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
-
-    def __reduce__(self) -> tuple[type[Self], tuple[str]]:
-        return type(self), (self.root,)  # a store that is pickled may have keys in it
-
+class ObjectClient(RootClient):
     @property
     def can_write(self) -> bool:
         return True  # A bucket has conditional requests
-
-    def place(self, key: str) -> str:
-        return join_key(self.root, key)
 
     def head(self, key: str) -> Head:
         with self._asking(key):
@@ -230,8 +221,15 @@ class ObjectClient:
         try:
             with self._asking(key, "put"):
                 if has_parts := nbytes > ONE_PUT_NBYTES:
+                    part_nbytes = max(PART_NBYTES, -(-nbytes // _MOST_PARTS))
+
+                    def put_parts(_store: Any) -> Any:
+                        with open(path, "rb") as file:
+                            parts = iter(lambda: file.read(part_nbytes), b"")
+                            return self._put_stream(key, parts, part_nbytes)
+
                     # Of a request that begins an upload, obstore repeats none to Google.
-                    meta = self._ask(lambda _: self._put_parts(key, path, nbytes))
+                    meta = self._ask(put_parts)
                 else:
                     meta = self._ask(
                         lambda store: library().put(store, key, Path(path), use_multipart=False),
@@ -244,11 +242,6 @@ class ObjectClient:
                 return head
             raise self._unwritten(key, error, has_parts=has_parts) from None
         return Head(nbytes, _version(meta), None)
-
-    def _put_parts(self, key: str, path: str, nbytes: int) -> Any:
-        part_nbytes = max(PART_NBYTES, -(-nbytes // _MOST_PARTS))
-        with open(path, "rb") as file:
-            return self._put_stream(key, iter(lambda: file.read(part_nbytes), b""), part_nbytes)
 
     def _put_stream(self, key: str, parts: Iterable[Any], part_nbytes: int) -> Any:
         """Upload parts, and wait before each until requests are welcome."""
@@ -361,9 +354,9 @@ class ObjectClient:
 
     def _store(self, kind: str) -> Any:
         with _lock:
-            if kind not in self._stores:
-                self._stores[kind] = make_store(self.root, kind)
-            return self._stores[kind]
+            if kind not in self._opened:
+                self._opened[kind] = make_store(self.root, kind)
+            return self._opened[kind]
 
     @contextmanager
     def _asking(

@@ -97,7 +97,7 @@ class FileOpener(Protocol):
         """Open a file; ``MissingFile``, or ``MalformedCheckpoint`` if it is not a regular file."""
 
 
-class Storage(Protocol):
+class Storage(FileOpener, Protocol):
     """One directory of files, each named by a bare name."""
 
     @property
@@ -107,13 +107,6 @@ class Storage(Protocol):
     @property
     def local_path(self) -> str | None:
         """The directory's path on the local disk; None if the files are not on a local disk."""
-
-    @property
-    def traits(self) -> Traits | None:
-        """The cost of a request; None on a local disk; the engine assumes its costs."""
-
-    def open(self, name: str) -> ReadableFile:
-        """Open a file; ``MissingFile``, or ``MalformedCheckpoint`` if it is not a regular file."""
 
     def create(self, name: str) -> WritableFile:
         """Open a new file for writing, by its name or path; it replaces an old one."""

@@ -36,7 +36,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from threading import Condition
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
 from shardvar.errors import (
     COPY_AGAIN,
@@ -137,6 +137,24 @@ class Client(Protocol):
     @property
     def can_write(self) -> bool:
         """Return True if it is a ``storage.uploads.BucketClient``."""
+
+
+@frozen
+class RootClient:
+    """A client that is pickled as its root only: what it has opened may have keys in it."""
+
+    root: str  # the URL of the server, or of the bucket, without "/" at its end
+    _opened: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str]]:
+        return type(self), (self.root,)
+
+    @property
+    def can_write(self) -> bool:
+        return False
+
+    def place(self, key: str) -> str:
+        return join_key(self.root, key)
 
 
 class BucketClient(Client, Protocol):
@@ -381,10 +399,13 @@ class Pace:
                 self._speed_up(start)
                 return result
             finally:
-                self._leave()
+                with self._changed:
+                    self._busy.discard(threading.get_ident())
+                    self._changed.notify()
             # A refused request waits with all others, and any other one for itself.
             if fault.kind != "refused":
-                self._wait(self.clock() + self._pause_of(number))
+                longest = min(math.ldexp(_SHORTEST_PAUSE, number), _LONGEST_PAUSE)
+                self._wait(self.clock() + longest * (0.5 + 0.5 * self.spread()))
             number += 1
 
     def wait(self) -> None:
@@ -407,11 +428,6 @@ class Pace:
                         return
                     self._changed.wait(_LOOK_SECONDS)
             check_wanted()
-
-    def _leave(self) -> None:
-        with self._changed:
-            self._busy.discard(threading.get_ident())
-            self._changed.notify()
 
     def _slow_down(self, fault: Fault | None, start: float) -> bool:
         """Note a failed attempt; return True for the first refusal since the pace was set."""
@@ -456,10 +472,6 @@ class Pace:
             return False
         is_early = fault.kind == "refused" and number < _LEAST_REFUSALS
         return is_early or now - began < longest
-
-    def _pause_of(self, number: int) -> float:
-        longest = min(math.ldexp(_SHORTEST_PAUSE, number), _LONGEST_PAUSE)
-        return longest * (0.5 + 0.5 * self.spread())
 
 
 PACE = Pace()  # the pace of this process

@@ -26,7 +26,7 @@ from contextlib import closing, suppress
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException, responses
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, unquote, urlsplit
 from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
@@ -44,7 +44,7 @@ from shardvar.errors import (
 )
 from shardvar.extras import missing_extra
 from shardvar.forks import new_lock
-from shardvar.records import field, frozen
+from shardvar.records import frozen
 from shardvar.storage import requests
 from shardvar.storage.concurrency import Result
 from shardvar.storage.objects import OBJECT_SCHEMES, ObjectClient
@@ -56,6 +56,7 @@ from shardvar.storage.requests import (
     FolderListing,
     Head,
     Operation,
+    RootClient,
     check_process,
     denied_error,
     first_line,
@@ -83,20 +84,7 @@ _TAGS = ("ETag", "etag", "blob_id", "sha256")
 
 
 @frozen
-class FilesystemClient:
-    root: str  # Scheme and server, or scheme and first step, without "/" at its end
-    _opened: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
-
-    def __reduce__(self) -> tuple[type[Self], tuple[str]]:
-        return type(self), (self.root,)  # a file system that is pickled may have keys in it
-
-    @property
-    def can_write(self) -> bool:
-        return False
-
-    def place(self, key: str) -> str:
-        return join_key(self.root, key)
-
+class FilesystemClient(RootClient):
     def head(self, key: str) -> Head:
         info = self._ask(key, lambda system, base: system.info(_below(base, key)))
         if info.get("type") != "file":
@@ -241,13 +229,7 @@ def _unlistable_error(place: str) -> UnsupportedError:
 
 
 @frozen
-class WebClient:
-    root: str  # the URL of the server, without "/" at its end
-
-    @property
-    def can_write(self) -> bool:
-        return False
-
+class WebClient(RootClient):
     def place(self, key: str) -> str:
         return join_key(self.root, quote(key))
 

@@ -462,9 +462,9 @@ def test_a_client_pickles_its_url_alone(server: RangeServer) -> None:
     """A store that is pickled may have keys in it, so none is: the copy makes one from the
     environment it is in."""
     client = ObjectClient("s3://bucket")
-    client._stores["reading"] = object()
+    client._opened["reading"] = object()
     copy = pickle.loads(pickle.dumps(client))
-    assert copy == client and not copy._stores and repr(copy) == "ObjectClient(root='s3://bucket')"
+    assert copy == client and not copy._opened and repr(copy) == "ObjectClient(root='s3://bucket')"
     web = pickle.loads(pickle.dumps(WebClient(server.url)))
     with pytest.raises(MissingFile):
         web.head("none")

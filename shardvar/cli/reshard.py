@@ -272,7 +272,8 @@ def execute(arguments: Namespace) -> int:
         note_dequantized(sources, cast.dtype_of_numbers(arguments.dequantize))
         note_large_files(report, arguments.max_file_size)
         print_write(report, sources, verified, arguments.verbose)
-        _note_certified(arguments)
+        if arguments.certify is not None:
+            note(f"wrote {short_path(arguments.certify)}")
     if arguments.html:
         drawn = replace(report, map=None) if _changes_map(arguments) else report
         # The command without ``--dry-run`` and ``--html FILE``.
@@ -328,7 +329,7 @@ def _reshard(arguments: Namespace) -> WriteReport:
             arguments.target,
             format=arguments.format,
             policy=policy,
-            partition=dict(partition) or None,
+            partition=partition or None,
             **changes,
             digest=arguments.digest,
             keep_going=arguments.keep_going,
@@ -354,11 +355,6 @@ def _certify(
         certify(
             target, sources, arguments.certify, force=arguments.force, progress=advance, **changes
         )
-
-
-def _note_certified(arguments: Namespace) -> None:
-    if arguments.certify is not None:
-        note(f"wrote {short_path(arguments.certify)}")
 
 
 def check_certify(arguments: Namespace) -> None:
@@ -498,7 +494,7 @@ def _apply(arguments: Namespace) -> int:
 
     base = arguments.base
     check_certify(arguments)
-    partition = parse_shards(arguments.shards or (), None, on_devices=False, joins={})
+    partition = parse_shards(arguments.shards or ())
     with (
         warnings_below(),
         progress("applying", lambda: payload_nbytes(base)) as advance,
@@ -509,7 +505,7 @@ def _apply(arguments: Namespace) -> int:
             arguments.target,
             format=arguments.format,
             policy=parse_policy(arguments),
-            partition=dict(partition) or None,
+            partition=partition or None,
             force=arguments.force,
             dry_run=arguments.dry_run,
             progress=advance,
@@ -527,5 +523,6 @@ def _apply(arguments: Namespace) -> int:
         print_write(report, [base], [], verbose=False)
     for each in report.notes[report.already :]:
         note(f"note: {seen_from_here(each)}")
-    _note_certified(arguments)
+    if arguments.certify is not None:
+        note(f"wrote {short_path(arguments.certify)}")
     return 0

@@ -14,7 +14,8 @@ sentence for each. The remedy is printed once, below.
 """
 
 import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from math import prod
 from textwrap import wrap
@@ -103,6 +104,10 @@ class _Group(NamedTuple):
         return len(self.names) if self.has_range else 1
 
 
+_Grouped = Callable[[_Node], list[_Group]]
+"""Returns the lines of a node's children."""
+
+
 def tree_lines(
     keys: Sequence[str], kinds: Sequence[Hashable] | None = None, *, by_words: bool = True
 ) -> Iterator[Line]:
@@ -128,9 +133,9 @@ def tree_lines(
             node = below
         node.leaf = position
     if kinds is None:
-        return _lines_by_themselves(root, "")
+        return _lines([root], "", _alone)
     _number_forms(root, kinds, {})
-    return _lines([root], "", by_words)
+    return _lines([root], "", partial(_alike, by_words=by_words))
 
 
 def _labels(key: str) -> list[str]:
@@ -152,9 +157,9 @@ def _number_forms(node: _Node, kinds: Sequence[Hashable], numbers: dict[Hashable
     )
 
 
-def _lines(above: Sequence[_Node], guide: str, by_words: bool) -> Iterator[Line]:
+def _lines(above: Sequence[_Node], guide: str, grouped: _Grouped) -> Iterator[Line]:
     """Yield the lines below the first of some nodes, which have the same children."""
-    groups = _alike(above[0], by_words)
+    groups = grouped(above[0])
     for number, group in enumerate(groups, 1):
         is_last = number == len(groups)
         branch = guide + ("└─ " if is_last else "├─ ")
@@ -170,7 +175,7 @@ def _lines(above: Sequence[_Node], guide: str, by_words: bool) -> Iterator[Line]
         every = [node.children[name] for node in above for name in group.names]
         # A chain of single lines is one line: ``a/`` above only ``b/`` becomes ``a/b/``, and
         # likewise ``layers.{0..3}.``.
-        while nodes[0].leaf is None and len(inner := _alike(nodes[0], by_words)) == 1:
+        while nodes[0].leaf is None and len(inner := grouped(nodes[0])) == 1:
             label += inner[0].label
             gaps += inner[0].gaps
             num_alike *= inner[0].num_alike
@@ -185,20 +190,12 @@ def _lines(above: Sequence[_Node], guide: str, by_words: bool) -> Iterator[Line]
         )
         yield Line(label, branch, nodes[0].leaf, leaves, alike, num_alike, num_shared, gaps)
         if nodes[0].children:
-            yield from _lines(every, guide + ("   " if is_last else "│  "), by_words)
+            yield from _lines(every, guide + ("   " if is_last else "│  "), grouped)
 
 
-def _lines_by_themselves(above: _Node, guide: str) -> Iterator[Line]:
-    """Yield the lines below a node as ``_lines`` does where no siblings share one."""
-    for number, name in enumerate(sorted(above.children, key=natural_key), 1):
-        is_last, label, node = number == len(above.children), name, above.children[name]
-        while node.leaf is None and len(node.children) == 1:
-            [(more, node)] = node.children.items()
-            label += more
-        leaves = (*_leaves(node),)
-        yield Line(label, guide + ("└─ " if is_last else "├─ "), node.leaf, leaves, leaves)
-        if node.children:
-            yield from _lines_by_themselves(node, guide + ("   " if is_last else "│  "))
+def _alone(node: _Node) -> list[_Group]:
+    """Return a line for each child of a node, in natural order."""
+    return [_Group(label, (label,)) for label in sorted(node.children, key=natural_key)]
 
 
 def _alike(node: _Node, by_words: bool) -> list[_Group]:

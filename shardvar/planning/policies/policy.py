@@ -239,10 +239,8 @@ def _places(slices: SliceTable, rows: Ints) -> list[tuple[int, bytes, bytes]]:
 class AllInOnePolicy(ColumnarPolicy):
     """Everything in a single file, which the tensors of several tasks may not share."""
 
-    @property
-    def description(self) -> str:
-        """One sentence about the policy."""
-        return "Places all slices in a single file."
+    description = "Places all slices in a single file."
+    """One sentence about the policy."""
 
     def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
         """Put the slices in file 0, uncut.
@@ -266,10 +264,8 @@ class AllInOnePolicy(ColumnarPolicy):
 class SeparatePolicy(ColumnarPolicy):
     """A file for each slice, in formats whose slices are files."""
 
-    @property
-    def description(self) -> str:
-        """One sentence about the policy."""
-        return "Places each slice in a separate file."
+    description = "Places each slice in a separate file."
+    """One sentence about the policy."""
 
     def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
         """Put slice number n in file n."""
@@ -285,10 +281,8 @@ class ShardByTaskPolicy(ColumnarPolicy):
     a maximum file size will be provided".
     """
 
-    @property
-    def description(self) -> str:
-        """One sentence about the policy."""
-        return "Places the slices of each task in a file of their own."
+    description = "Places the slices of each task in a file of their own."
+    """One sentence about the policy."""
 
     def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
         """Put the slices of the first task in file 0, the slices of the next task in file 1, and so
@@ -318,10 +312,8 @@ class ShardByDevicePolicy(ColumnarPolicy):
     """A file for each device: R-POLICY-10 (RFC 001), "Callback to split tensors into shards based
     on their device"."""
 
-    @property
-    def description(self) -> str:
-        """One sentence about the policy."""
-        return "Places the slices of each device in a file of their own."
+    description = "Places the slices of each device in a file of their own."
+    """One sentence about the policy."""
 
     def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
         """Put the slices of the device with the lowest number in file 0, the slices of the next one

@@ -223,17 +223,13 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         command = self.prog.removeprefix("shardvar").strip()
         cause = message[:1].upper() + message[1:]
-        remedy = (
-            self._nearest(message) or f"`{f'shardvar {command}'.strip()} --help` shows the usage."
-        )
+        remedy = f"`{f'shardvar {command}'.strip()} --help` shows the usage."
+        typed = re.fullmatch(_UNKNOWN_OPTION, message)
+        if typed and (near := similar(typed[1], self._option_string_actions)):
+            remedy = f"Did you mean {near[0]!r}?"
         if message.startswith("too many"):
             remedy = f"Type `{usage_of(self)}`."
         raise Usage(2, ArgumentError(f"{cause.rstrip('.')}.", remedy))
-
-    def _nearest(self, message: str) -> str | None:
-        typed = re.fullmatch(_UNKNOWN_OPTION, message)
-        near = similar(typed[1], self._option_string_actions) if typed else []
-        return f"Did you mean {near[0]!r}?" if near else None
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse; report unknown arguments here, where the names of the options are known."""

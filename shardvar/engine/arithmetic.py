@@ -36,6 +36,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.forks import new_lock
+from shardvar.layout.dtypes import Bools
 from shardvar.maps.expressions import TermTree, float_of
 from shardvar.maps.plan import Arithmetic, View
 from shardvar.records import field, frozen
@@ -142,35 +143,45 @@ class Evaluation:
     extents: tuple[int, ...]
     gather: ReadElements
     sums: KeptSums
-    is_finite: bool = False
-    """True to find, instead of a value, if all operands are finite."""
 
     def block(self, first: Sequence[int], counts: Sequence[int]) -> Any:
         """Return the values of some elements of the piece."""
-        bound = (0,) * len(self.arithmetic.bound), (1,) * len(self.arithmetic.bound)
+        window = self.window(first, counts)
         with np.errstate(all="ignore"):
-            found = self.value(self.arithmetic.tree, ((*bound[0], *first), (*bound[1], *counts)))
-        return np.broadcast_to(found, (*bound[1], *counts)).reshape(tuple(counts))
+            found = self.value(self.arithmetic.tree, window)
+        return np.broadcast_to(found, window[1]).reshape(tuple(counts))
+
+    def are_finite(self, first: Sequence[int], counts: Sequence[int]) -> Bools:
+        """Return True for elements whose operands are finite, with all that are summed."""
+        window, bound = self.window(first, counts), range(len(self.arithmetic.bound))
+        finite = np.ones(counts, np.bool)
+        for place_of_view, view in enumerate(self.arithmetic.views):
+            summed = [place for place in bound if view.steps[place][0] >= 0]
+            leaf = ("leaf", place_of_view)
+            for some, _ in self.portions(leaf, summed, window) if view.key else ():
+                finite &= np.isfinite(self.leaf(view, some)).all(axis=(*bound,))
+        return finite
+
+    def window(self, first: Sequence[int], counts: Sequence[int]) -> BlockRange:
+        bound = self.arithmetic.bound
+        return (*(0 for _ in bound), *first), (*(1 for _ in bound), *counts)
 
     def value(self, tree: TermTree, window: BlockRange) -> Any:
         word = tree[0]
         if word == "leaf":
             return self.leaf(self.arithmetic.views[tree[1]], window)
         if word == "number":
-            return np.bool(True) if self.is_finite else np.float64(tree[1])
+            return np.float64(tree[1])
         if word == "table":
             values, is_part = self.table(tree[1], window)
-            return np.where(is_part & (not self.is_finite), 1 / values, values)
+            return np.where(is_part, 1 / values, values)
         if word in ("sum", "mean"):
             return self.sum(tree, window)
         if word == "*":
-            total = self.product(tree, window)
-            return total if self.is_finite else self.scaled(total, tree[3], window)
+            return self.scaled(self.product(tree, window), tree[3], window)
         if word == "+":
             return self.joined(tree[1], window, np.add, np.subtract, np.negative)
         values = [self.value(part, window) for part in tree[1:] if isinstance(part, tuple)]
-        if self.is_finite:
-            return np.logical_and.reduce([*np.broadcast_arrays(*values)])
         exponents = [part for part in tree[1:] if not isinstance(part, tuple)]
         return _FUNCTIONS[word](*values, *exponents)
 
@@ -179,18 +190,15 @@ class Evaluation:
             tuple(n if axis >= 0 else fixed for n, (axis, _) in zip(part, view.steps, strict=True))
             for part, fixed in zip(window, (0, 1), strict=True)
         )
-        values = self.gather(view, first, counts)
-        return np.isfinite(values) if self.is_finite else values.astype(np.float64)
+        return self.gather(view, first, counts).astype(np.float64)
 
     def joined(self, terms: Any, window: BlockRange, plus: Any, minus: Any, first_one: Any) -> Any:
         """Combine terms from left to right, each with its sign."""
         (sign, part), *others = terms
         total = self.value(part, window)
-        total = first_one(total) if sign < 0 and not self.is_finite else total
+        total = first_one(total) if sign < 0 else total
         for sign, part in others:
-            value = self.value(part, window)
-            operation = np.logical_and if self.is_finite else plus if sign > 0 else minus
-            total = operation(total, value)
+            total = (plus if sign > 0 else minus)(total, self.value(part, window))
         return total
 
     def product(self, tree: TermTree, window: BlockRange) -> Any:
@@ -201,41 +209,37 @@ class Evaluation:
             if not bound:
                 value = self.joined(factors, window, np.multiply, np.divide, np.reciprocal)
                 total = value if total is None else self.added(total, value)
-            for some, rows in self.portions(factors, bound, window):
+            for some, rows in self.portions(factors, bound, window) if bound else ():
                 values = [(sign, self.value(part, some)) for sign, part in factors]
                 for row in range(rows):
                     parts = [(sign, _row(value, bound[-1], row)) for sign, value in values]
                     term = self.multiplied(parts, scratch)
                     total = term if total is None else self.added(total, term)
                     scratch = np.empty_like(term) if scratch is None else scratch
-        return self.empty(window) if total is None else total
+        return np.zeros((1,) * len(window[1])) if total is None else total
 
     def multiplied(self, parts: Sequence[tuple[int, Any]], scratch: Any) -> Any:
         """The product of factors, in an array that is there already, of the shape of another row's."""
         (sign, term), *others = parts
-        term = 1 / term if sign < 0 and not self.is_finite else term
+        term = 1 / term if sign < 0 else term
         for place, (sign, part) in enumerate(others, 1):
             operation = np.multiply if sign > 0 else np.divide
             out = scratch if place == len(others) else None
-            term = (np.logical_and if self.is_finite else operation)(term, part, out=out)
+            term = operation(term, part, out=out)
         return term
 
     def added(self, total: Any, term: Any) -> Any:
-        if self.is_finite:
-            return total & term
         is_own = isinstance(total, np.ndarray) and total.base is None
         if is_own and total.shape == np.shape(term):
             total += term
             return total
         return total + term
 
-    def empty(self, window: BlockRange) -> Any:
-        return np.full((1,) * len(window[1]), True if self.is_finite else 0.0)
-
     def portions(self, tree: TermTree, bound: Sequence[int], window: BlockRange) -> Any:
         """Yield windows with some values of bound indices, ascending, and how many of the last one,
         as many as the operands of a tree may be held."""
         if not bound:
+            yield window, 1
             return
         extents = [self.arithmetic.bound[place] for place in bound]
         views = (self.arithmetic.views[place] for place in view_places(tree))
@@ -263,11 +267,10 @@ class Evaluation:
                 first[axis], counts[axis] = window[0][axis], window[1][axis]
                 whole[axis] = self.extents[axis - bound] if axis >= bound else counts[axis]
         own: BlockRange = tuple(first), tuple(counts)
-        is_small = prod(whole) <= _MOST_KEPT and not self.is_finite
         wide: BlockRange = own
-        if is_small:
+        if prod(whole) <= _MOST_KEPT:
             wide = tuple(n if axis < bound else 0 for axis, n in enumerate(first)), tuple(whole)
-        if prod(wide[1]) > _MOST_KEPT or self.is_finite:
+        if prod(wide[1]) > _MOST_KEPT:
             return self.ascending(tree, wide)
         name = id(tree), wide
         with self.sums.lock:
@@ -290,8 +293,8 @@ class Evaluation:
             for row in range(rows):
                 term = _row(values, place, row)
                 total = term if total is None else self.added(total, term)
-        total = self.empty(window) if total is None else total
-        return total / np.float64(count) if word == "mean" and not self.is_finite else total
+        total = np.zeros((1,) * len(window[1])) if total is None else total
+        return total / np.float64(count) if word == "mean" else total
 
     def scaled(self, total: Any, number: Any, window: BlockRange) -> Any:
         if number is None:
@@ -322,8 +325,6 @@ class Evaluation:
             number: Fraction = float_of(tree, list, at_index)  # type: ignore[arg-type]
             is_part[index] = number.numerator == 1 and number.denominator != 1
             values[index] = float(number.denominator if is_part[index] else number)
-        if self.is_finite:
-            return np.ones_like(is_part), is_part
         return values, is_part
 
 

@@ -452,7 +452,7 @@ class MappedSource(ComposedSource):
         result = made.block(some.first, some.shape)
         lost = ~np.isfinite(result)
         if lost.any():
-            lost &= replace(made, is_finite=True).block(some.first, some.shape)
+            lost &= made.are_finite(some.first, some.shape)
             if lost.any():
                 self._refuse(made, some, lost, key)
         rounded = np.empty(result.shape, numpy_dtype(dtype))
@@ -495,19 +495,9 @@ class MappedSource(ComposedSource):
         for whole in factor_lattices(extents, view, slices, np.array(rows)):
             for some in whole.within(region):
                 place = _distance(some.first, first, strides)
-                self._gather(some, strides, place, len(recipe.used), values)
+                for band in bands_of(some, (place, strides), values.itemsize):
+                    self._copy(some.row, len(recipe.used), band, bytes_of(values))
         return values
-
-    def _gather(
-        self,
-        lattice: Lattice,
-        strides: Sequence[int],
-        place: int,
-        count: int,
-        values: Array,
-    ) -> None:
-        for band in bands_of(lattice, (place, strides), values.itemsize):
-            self._copy(lattice.row, count, band, bytes_of(values))
 
     # What ``verify`` asks, by keys of targets.
 

@@ -618,20 +618,16 @@ class FlatTensor:
                 places = self.moves.target_start - start
                 read_moves(reading, self.moves.clip(places, len(buffer)), {0: buffer})
             else:
-                self._read_regions(reading, self.plan, start, buffer)
+                targets, itemsize = self.plan.targets, int(ITEMSIZES[self.plan.targets.codes()[0]])
+                first, stop = start // itemsize, (start + len(buffer)) // itemsize
+                copies = copies_in_range(targets, self.plan.copies, first, stop)
+                wanted = wanted_regions(reading.entries, targets, copies)
+                # From the coordinates of the tensor to the coordinates of the buffer.
+                wanted = replace(wanted, target_start=wanted.target_start - start)
+                read_regions(reading, wanted, {0: buffer})
         entries = self.evidence.entries
         if entries.slices.tensors.dtype(0) == "bool":
             check_bool(np.frombuffer(buffer, np.bool), self.key, self.evidence.source, entries)
-
-    def _read_regions(self, reading: Reading, plan: Plan, start: int, buffer: memoryview) -> None:
-        itemsize = int(ITEMSIZES[plan.targets.codes()[0]])
-        first, stop = start // itemsize, (start + len(buffer)) // itemsize
-        copies = copies_in_range(plan.targets, plan.copies, first, stop)
-        wanted = wanted_regions(reading.entries, plan.targets, copies)
-        # From the coordinates of the tensor to the coordinates of the buffer.
-        read_regions(
-            reading, replace(wanted, target_start=wanted.target_start - start), {0: buffer}
-        )
 
     def check(self) -> None:
         self.evidence.check()

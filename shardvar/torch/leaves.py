@@ -22,7 +22,7 @@ holds, and a copy of them for a save in the background.
 """
 
 import io
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
@@ -184,7 +184,9 @@ def _parts_of(key: str, tensor: Any) -> dict[str, Any] | None:
             )
             raise UnsupportedError(cause, "Save it before it is divided, or dequantized.")
         parts = {each: _divided_like(tensor, part) for each, part in parts.items()}
-    known = [f"{each}={value!r}" for each, value in _items(settings) if _is_setting(value)]
+    if not isinstance(settings, Mapping):
+        settings = dict(enumerate(settings if isinstance(settings, Sequence) else [settings]))
+    known = [f"{each}={value!r}" for each, value in settings.items() if _is_setting(value)]
     return parts | {CLASS: [type(local).__qualname__, [*tensor.shape], sorted(known)]}
 
 
@@ -201,12 +203,6 @@ def check_class(key: str, given: Any, stored: Any) -> None:
         cause = f"{key.removesuffix(f'.{CLASS}')!r} is a {stored[0]} in the checkpoint, with"
         cause = f"{cause} {stored[1:]}, and a {given[0]} in the state, with {given[1:]}."
         raise ArgumentError(cause, "Give the state a tensor of the same class and settings.")
-
-
-def _items(settings: Any) -> Iterable[tuple[Any, Any]]:
-    if isinstance(settings, Mapping):
-        return settings.items()
-    return enumerate(settings if isinstance(settings, Sequence) else [settings])
 
 
 def _is_setting(value: Any) -> bool:

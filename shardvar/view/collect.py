@@ -89,11 +89,6 @@ def file_sizes(storage: Storage, files: Sequence[str]) -> list[int | None]:
     return sizes
 
 
-def _cause(fault: ReadError, key: str) -> str:
-    """Return the text of a fault without its key: of a lost file, all tensors share it."""
-    return str(fault).replace(f"{key!r}: ", "", 1)
-
-
 def describe(
     reader: Reader,
     keys: Sequence[str],
@@ -105,15 +100,13 @@ def describe(
     # Row and cause of every unreadable tensor, and the causes: a lost file is one.
     faults = {k: each for k, each in (measured or {}).items() if not isinstance(each, Statistics)}
     faults |= reader.faults
-    causes: dict[tuple[str, str], int] = {}
-    rows = [
-        [
-            row,
-            causes.setdefault((type(faults[key]).__name__, _cause(faults[key], key)), len(causes)),
-        ]
-        for row, key in enumerate(keys)
-        if key in faults
-    ]
+    causes, rows = dict[tuple[str, str], int](), list[list[int]]()
+    for row, key in enumerate(keys):
+        if key in faults:
+            # Without the key: of a lost file, all tensors share it.
+            text = str(faults[key]).replace(f"{key!r}: ", "", 1)
+            cause = type(faults[key]).__name__, text
+            rows.append([row, causes.setdefault(cause, len(causes))])
     values = {
         "faults": rows,
         "causes": [list(cause) for cause in causes],

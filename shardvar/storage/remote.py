@@ -34,7 +34,6 @@ from shardvar.errors import (
     AccessDenied,
     ArgumentError,
     InvalidCheckpoint,
-    MissingFile,
     StorageError,
     UnsupportedError,
 )
@@ -43,7 +42,15 @@ from shardvar.records import dataclass, field, frozen
 from shardvar.storage.concurrency import do_all, is_exact, uninterrupted
 from shardvar.storage.posix import check_range
 from shardvar.storage.protocol import FileStatus, ReadableFile, Traits, WritableFile
-from shardvar.storage.requests import Client, FolderListing, Head, join_key, put_once, read_whole
+from shardvar.storage.requests import (
+    Client,
+    FolderListing,
+    Head,
+    find_head,
+    join_key,
+    put_once,
+    read_whole,
+)
 from shardvar.storage.uploads import Upload, describe_claim
 
 _MOST_SPANS = 32  # Spans that are held, so that they take at most 8 MiB
@@ -240,9 +247,8 @@ class RemoteStorage:
         return self._uploads[-1].names() if self._uploads else sorted(self._listing().files)
 
     def stamp(self, name: str) -> str | None:
-        try:
-            head = self.client.head(self._join(name))
-        except MissingFile:
+        head = find_head(self.client, self._join(name))
+        if head is None:
             return None
         with _lock:
             self._listings.clear()  # what was listed may be of the checkpoint before
@@ -424,8 +430,8 @@ class RemoteStorage:
                 if not self._only:
                     raise
                 files = dict[str, Head]()
-                with suppress(MissingFile):
-                    files[self._only] = self.client.head(self._join(self._only))
+                if head := find_head(self.client, self._join(self._only)):
+                    files[self._only] = head
                 listing = FolderListing(files, [])
             with _lock:
                 self._listings[""] = listing

@@ -263,6 +263,14 @@ def is_copy(
     return True
 
 
+def find_head(client: Client, key: str) -> Head | None:
+    """Return the facts of a file; None if it does not exist."""
+    try:
+        return client.head(key)
+    except MissingFile:
+        return None
+
+
 def has_content(client: Client, key: str, content: bytes) -> bool:
     try:
         head = client.head(key)
@@ -291,10 +299,9 @@ def current_head(client: Client, key: str, old: Head | None) -> Head | None:
     """Return the file that a commit replaces as it is now; ``LockHeld`` if it is not ``old``."""
     if old is None:
         return None
-    try:
-        head = client.head(key)
-    except MissingFile:
-        raise removed_error(client.place(key)) from None
+    head = find_head(client, key)
+    if head is None:
+        raise removed_error(client.place(key))
     if head.version != old.version:
         raise overtaken_error(client.place(key))
     return head

@@ -76,6 +76,7 @@ from shardvar.storage.requests import (
     Head,
     commit_error,
     current_head,
+    find_head,
     gone_error,
     is_copy,
     is_sent,
@@ -202,13 +203,9 @@ class BucketClaim:
             raise _claimed_error(self.client, key, stem_key)
         self.is_made = True
         files = self.client.listing(self.folder).files
-        if name not in files:
-            try:
-                self.client.head(key)
-            except MissingFile:
-                place = self.client.place(key)
-                cause = f"{place} is not there, which the service has taken."
-                raise untrue_error(cause) from None
+        if name not in files and find_head(self.client, key) is None:
+            place = self.client.place(key)
+            raise untrue_error(f"{place} is not there, which the service has taken.")
         return files
 
     def _take_over(self, key: str, text: bytes) -> bool:
@@ -486,10 +483,10 @@ class Upload:
     def _uploaded(self, name: str) -> Head:
         """Return the facts of a file that another process has uploaded, or an earlier run."""
         if name not in self.there:
-            try:
-                self.there[name] = self.client.head(self._join(name))
-            except MissingFile:
-                raise gone_error(self._place(name)) from None
+            head = self._find(name)
+            if head is None:
+                raise gone_error(self._place(name))
+            self.there[name] = head
         return self.there[name]
 
     def _content(self, name: str) -> bytes:
@@ -569,10 +566,7 @@ class Upload:
         self.left.discard(name)
 
     def _find(self, name: str) -> Head | None:
-        try:
-            return self.client.head(self._join(name))
-        except MissingFile:
-            return None
+        return find_head(self.client, self._join(name))
 
     def drop(self, name: str) -> None:
         path = self.staged.pop(name, None)

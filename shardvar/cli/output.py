@@ -251,7 +251,6 @@ def print_bold(line: str, word: str) -> None:
 
 
 def _print_styled(lines: Sequence[str], style: "Callable[[Text], object] | None") -> None:
-    """Print lines; with styles, call ``style`` of each one."""
     if style is None or not is_styled():
         print("\n".join(lines))
         return

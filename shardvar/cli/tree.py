@@ -194,7 +194,6 @@ def _lines(above: Sequence[_Node], guide: str, grouped: _Grouped) -> Iterator[Li
 
 
 def _alone(node: _Node) -> list[_Group]:
-    """Return a line for each child of a node, in natural order."""
     return [_Group(label, (label,)) for label in sorted(node.children, key=natural_key)]
 
 

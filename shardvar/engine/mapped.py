@@ -226,7 +226,6 @@ class DraftEntries:
         return Recipe(pieces, rows, tuple(factors), fill)
 
     def table(self) -> tuple[EntryTable, Ints, Recipes]:
-        """Return entries, the stored row of each, -1 for one that is copied, and the recipes."""
         # The tensors that stay in their order are columns: there may be a million of them.
         stored, rank = self.stored, self.tensors.shapes.shape[1]
         numbers, tensors = np.array(self.whole, np.int64).reshape(-1, 2).T

@@ -512,11 +512,9 @@ class VerifiedSource(WrappedSource):
 
 @entity
 class ComposedSource(VerifiedSource):
-    """Another source whose tensors are made of stored ones.
+    """Another source whose tensors are made of stored ones."""
 
-    ``start`` of an entry that is not plain is its number.
-    """
-
+    # ``start`` of an entry that is not plain is its number.
     origin: Ints
     """[m] the stored row that the entry of a number is, as it is; -1 for one that is made."""
 

@@ -239,11 +239,9 @@ def block_entries(
 
 @entity
 class BlockSource(ComposedSource):
-    """Another source, some of whose tensors are computed of blocks.
+    """Another source, some of whose tensors are computed of blocks."""
 
-    Of a computed entry, ``origin`` is ``~row`` of the row of its codes or numbers.
-    """
-
+    # Of a computed entry, ``origin`` is ``~row`` of the row of its codes or numbers.
     index: TableIndex = field()  # The table of contents, with the computed tensors
     quantised: Mapping[int, Any]  # The tensor of each entry that is computed, by its row
     rows: Mapping[str, Ints]  # The stored rows of what they are computed of, by their keys

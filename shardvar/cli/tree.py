@@ -164,9 +164,9 @@ def _lines(above: Sequence[_Node], guide: str, grouped: _Grouped) -> Iterator[Li
         is_last = number == len(groups)
         branch = guide + ("└─ " if is_last else "├─ ")
         first = above[0].children[group.names[0]]
-        if len(above) == len(group.names) == 1 and not first.children:
+        if len(above) == len(group.names) == 1 and first.leaf is not None and not first.children:
             # Most lines of a large tree: one key.
-            leaves = (*_leaves(first),)
+            leaves: tuple[int, ...] = (first.leaf,)
             yield Line(group.label, branch, first.leaf, leaves, leaves)
             continue
         label, gaps = group.label, group.gaps

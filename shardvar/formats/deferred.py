@@ -32,7 +32,7 @@ from shardvar.planning.index import (
     unknown_key,
 )
 from shardvar.planning.slices import SliceTable
-from shardvar.records import dataclass, field, replace
+from shardvar.records import dataclass, field, frozen_dataclass, replace
 
 # Payloads that are read together with their frames, and with their neighbours.
 #
@@ -61,7 +61,7 @@ _KEPT_PAYLOADS = 16
 one, which another thread goes on with."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@frozen_dataclass(eq=False, repr=False)
 class Enclosed:
     """The extents of payloads, by file and place; safe to use from several threads."""
 
@@ -381,7 +381,7 @@ class DeferredIndex:
             self._is_known[left] = True
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@frozen_dataclass(eq=False, repr=False)
 class DeferredFaults(ScannedFaults):
     """The unreadable keys: a look-up reads the frames of one key, iteration all."""
 
@@ -397,7 +397,7 @@ class DeferredFaults(ScannedFaults):
         return cast("Mapping[str, CheckpointError]", self.index.all_faults())
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@frozen_dataclass(eq=False, repr=False)
 class LateIndex:
     """An index whose keys are known, and that is read whole when anything else is asked for."""
 

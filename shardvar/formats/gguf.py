@@ -45,7 +45,7 @@ from shardvar.formats.protocol import FileChecksums, FileWriter, Finding, NewChe
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.index import Metadata
 from shardvar.planning.slices import Capabilities, SliceTable, TensorTable
-from shardvar.records import dataclass, replace
+from shardvar.records import frozen_dataclass, replace
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, invalid
 from shardvar.wire.ggml import BLOCKS, NUMBERS, BlockType, dequantize
@@ -242,7 +242,7 @@ NAMES = FileNames(".gguf", begins_with(GGUF_MAGIC))
 # --- Writing
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class GgufWriter(FileWriter):
     """The frame of a file: its header, and zeros up to the place of the next tensor."""
 
@@ -287,7 +287,7 @@ CAPABILITIES = Capabilities(
 """Whole tensors of these numbers, and of blocks."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class GgufFormat(ListedFormat):
     """GGUF: one file."""
 

@@ -79,7 +79,7 @@ from shardvar.extras import missing_extra
 from shardvar.formats.listing import check_size
 from shardvar.layout.dtypes import NAMES, dtype_name, is_opaque, numpy_dtype
 from shardvar.limits import MAX_INFLATION, MAX_KEY_NBYTES, MAX_NBYTES, MAX_PAYLOAD_EXPANSION
-from shardvar.records import dataclass, field
+from shardvar.records import dataclass, field, frozen_dataclass
 from shardvar.storage.protocol import ReadableFile
 from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, check_key, invalid, malformed, past_limit
 
@@ -287,7 +287,7 @@ def _translated(what: str, error_type: type[ShardvarError] = MalformedCheckpoint
         raise error_type(f"{what} cannot be read as HDF5: {cause}.", COPY_AGAIN) from None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _TextAttributes:
     """The attributes of one file's objects that are texts: short ones, and lists of names."""
 

@@ -48,7 +48,7 @@ from shardvar.formats.protocol import Finding
 from shardvar.formats.sets import is_bare
 from shardvar.limits import MAX_HEADER_NBYTES
 from shardvar.planning.index import EntryTable, Metadata
-from shardvar.records import dataclass, field
+from shardvar.records import dataclass, field, frozen_dataclass
 from shardvar.storage.protocol import Storage
 from shardvar.wire import strict_json
 from shardvar.wire.crc import CRC32
@@ -250,7 +250,7 @@ def _read_index(storage: Storage, name: str) -> tuple[Mapping[str, Sequence[str]
         file.close()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class _KerasSource(ListedSource):
     listing: _KerasListing
     _compared: dict[int, bool] = field(init=False, default_factory=dict)

@@ -45,7 +45,7 @@ from shardvar.planning.index import (
     unknown_key,
 )
 from shardvar.planning.slices import Capabilities, TensorTable
-from shardvar.records import dataclass, field, replace
+from shardvar.records import field, frozen_dataclass, replace
 from shardvar.wire import strings
 from shardvar.wire.damage import WRITE_AGAIN, corrupt, invalid, past_limit
 from shardvar.wire.plain import (
@@ -120,7 +120,7 @@ def _read_tensor(source: Source) -> str:
     return text.decode("ascii", "replace")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class ObjectsIndex:
     inner: Index
     metadata: Metadata
@@ -168,7 +168,7 @@ class ObjectsIndex:
             yield self.objects
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class ObjectFaults(ScannedFaults):
     """The unreadable keys: a look-up asks for one key, iteration for all."""
 
@@ -194,7 +194,7 @@ def _both(key: str) -> InvalidCheckpoint:
     return InvalidCheckpoint(f"{key!r} is both a tensor and an object.", WRITE_AGAIN)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class ObjectsSource(WrappedSource):
     inner: Source = field()
     index: ObjectsIndex = field()

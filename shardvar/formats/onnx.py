@@ -18,7 +18,6 @@ import hashlib
 import re
 from bisect import bisect_right
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple
 
@@ -59,6 +58,7 @@ from shardvar.formats.protocol import Finding
 from shardvar.formats.sets import is_bare
 from shardvar.layout.dtypes import HALVES, STRING, code, slice_nbytes
 from shardvar.planning.index import Metadata
+from shardvar.records import dataclass, field, frozen_dataclass
 from shardvar.storage.protocol import ReadableFile, Storage, Traits
 from shardvar.wire import onnx, strings
 from shardvar.wire.damage import DISTRUST, SNIFF_NBYTES, foreign_file, invalid, kind_of, past_limit
@@ -95,7 +95,7 @@ _TYPES = {
 """The data types by their numbers. ONNX packs ``float4_e2m1fn`` as the packed dtype does."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _Folder:
     root: Storage
 
@@ -319,7 +319,7 @@ class _Varints:
         return np.concatenate(parts) if parts else np.zeros(0, np.uint64)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _Elements:
     """The elements of a tensor that are not in the file as in its payload."""
 
@@ -373,7 +373,7 @@ def _unpacked(octets: npt.NDArray[np.uint8], dtype: str, width: int) -> npt.NDAr
     return signed.astype(np.dtype(getattr(ml_dtypes, dtype))).view(np.uint8)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class _OnnxSource(ListedSource):
     """An open model; a checksum covers a whole file, which reading one tensor does not compare."""
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from shardvar.errors import COPY_AGAIN, IncompleteCheckpoint, InvalidCheckpoint, UnsupportedError
 from shardvar.limits import MAX_GGUF_HEADER_NBYTES, MAX_RANK
-from shardvar.records import dataclass, field
+from shardvar.records import dataclass, field, frozen_dataclass
 from shardvar.wire.damage import (
     DISTRUST,
     SNIFF_NBYTES,
@@ -61,14 +61,14 @@ Scalar = int | float | bool | str
 ReadAt = Callable[[int, int], bytes]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class GgufArray:
     type: str  # of its elements, such as "string"
     count: int
     first: tuple[Scalar, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class GgufTensor:
     name: str
     shape: tuple[int, ...]
@@ -77,7 +77,7 @@ class GgufTensor:
     offset: int  # in the data
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class GgufHeader:
     is_big_endian: bool
     """True if numbers are big-endian, also in the data."""

@@ -28,25 +28,25 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from shardvar.records import dataclass
+from shardvar.records import frozen_dataclass
 from shardvar.wire.plain import ENCODE, ORDERED_DICT, Global, OrderedMap, Reference
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Call:
     name: str  # with its module, such as "torch.Size"
     args: tuple[Any, ...]
     state: tuple[Any, ...] | None = None  # of the result
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class LazyDict:
     """A dict of many values, each made when it is written, and dropped then."""
 
     items: Callable[[], Iterable[tuple[Any, Any]]]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Instance:
     """An instance of a class that is made without arguments; it may be the key of a dict."""
 

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from shardvar.errors import COPY_AGAIN, IncompleteCheckpoint, InvalidCheckpoint, UnsupportedError
 from shardvar.limits import MAX_HEADER_NBYTES, MAX_NBYTES, MAX_RANK
-from shardvar.records import dataclass
+from shardvar.records import frozen_dataclass
 from shardvar.wire import strict_json
 from shardvar.wire.damage import WRITE_AGAIN, check_key_nbytes, foreign_file, invalid, past_limit
 
@@ -88,7 +88,7 @@ DTYPES_IN_ORDER = (*_WRITTEN, _PAIRS)
 """The same in the order of their tensors in a file."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Header:
     """The content of a header in columns, one row a tensor, in the order of the names."""
 

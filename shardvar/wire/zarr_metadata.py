@@ -26,7 +26,7 @@ import numpy as np
 
 from shardvar.errors import CheckpointError, InvalidCheckpoint, UnsupportedError
 from shardvar.limits import MAX_NBYTES
-from shardvar.records import dataclass
+from shardvar.records import frozen_dataclass
 from shardvar.wire.damage import (
     DISTRUST,
     SNIFF_NBYTES,
@@ -103,7 +103,7 @@ _INDEX_ENTRY_NBYTES = 16
 """Bytes of the index of a chunk for each of its inner chunks: offset and length."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ArrayMetadata:
     version: int  # 2 or 3
     dtype: str

@@ -47,7 +47,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.limits import MAX_DIRECTORY_NBYTES, MAX_INFLATION
-from shardvar.records import dataclass
+from shardvar.records import frozen_dataclass
 from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, invalid, malformed, past_limit
 
 _Ints = NDArray[np.int64]
@@ -100,7 +100,7 @@ class Member(NamedTuple):
     start: int  # the first byte of its local header, in bytes of the archive
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class DirectoryPlace:
     """The place of the central directory."""
 

@@ -1,6 +1,7 @@
 """``records.dataclass`` gives the classes that the standard library gives."""
 
 import dataclasses
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -44,13 +45,18 @@ def test_classes_are_those_of_the_standard_library(
 ) -> None:
     """Equality, hashes, texts, fields and guards."""
     made: list[type] = []
-    for decorator in (dataclasses.dataclass, records.dataclass):
+    every = {"frozen": frozen, "slots": True, **options}
+    own = partial(records.frozen_dataclass, **options)
+    for decorate in (
+        partial(dataclasses.dataclass, **every),
+        own if frozen else partial(records.dataclass, **every),
+    ):
         body = {
             name: value
             for name, value in vars(plain).items()
             if name not in ("__dict__", "__weakref__")
         }
-        made.append(decorator(frozen=frozen, slots=True, **options)(type("C", (), body)))
+        made.append(decorate()(type("C", (), body)))
     standard, ours = made
     nan = float("nan")
     rows = [()] if plain is Empty else [(1,), (2,), (nan,), (nan + 1,)]

@@ -60,7 +60,7 @@ from shardvar.layout.dtypes import ITEMSIZES, NAMES, Ints
 from shardvar.limits import MAX_BLOCK_NBYTES, MAX_FILES
 from shardvar.planning.index import Metadata, References
 from shardvar.planning.slices import Assignment, Capabilities, check_holds
-from shardvar.records import dataclass, replace
+from shardvar.records import frozen_dataclass, replace
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import Storage
 from shardvar.wire.digests import check_digests_fit
@@ -90,7 +90,7 @@ _OTHER = "x"
 """Appended to a generation whose name is taken."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class NativeWriter(FileWriter):
     """The checksums of a data file; its payloads have no frame."""
 
@@ -99,7 +99,7 @@ class NativeWriter(FileWriter):
         return RUN_NBYTES
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@frozen_dataclass(eq=False, kw_only=True)
 class NativeSink(SetSink):
     keys: Sequence[bytes]
     """[n] the keys of the assignment's tensors, as they are stored."""
@@ -339,7 +339,7 @@ def plan_places(assignment: Assignment) -> tuple[Ints, Ints]:
     return np.minimum(start, sizes[file]), sizes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class NativeFormat(SharedFormat):
     """The native format; its methods name a checkpoint by its prefix."""
 

@@ -31,7 +31,7 @@ from shardvar.limits import (
 )
 from shardvar.planning.index import DIGEST_NBYTES, EntryTable, Metadata, RunChecksums, of_tensors
 from shardvar.planning.slices import Assignment, SliceTable, TensorTable, concatenate
-from shardvar.records import dataclass, replace
+from shardvar.records import frozen_dataclass, replace
 from shardvar.wire.block_file import (
     INDEX_VERSION,
     NAMED_VERSION,
@@ -63,7 +63,7 @@ RUN_NBYTES = 1 << 18
 """The run of this writer: a slice reads at most half a MiB more, 4 bytes guard 256 KiB."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Overview:
     metadata: Metadata
     generation: str
@@ -205,7 +205,7 @@ def decode_text(octets: bytes) -> str:
 # (``planning``).
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Entries:
     first_key: bytes
     last_key: bytes
@@ -390,7 +390,7 @@ _Violation = tuple[npt.NDArray[np.bool], Callable[[int], CheckpointError]]
 """[m] the entries that break a law, and the error of one of them."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _Laws:
     """The laws for each entry of a block: possible sizes, and a payload within its file."""
 
@@ -487,7 +487,7 @@ def encode_index(
     return b"".join(encode_block_file(_encode_rows(rows), overview.encode(), overview.version))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class _Rows:
     """The entries of an index; once sorted, in its order."""
 

@@ -47,7 +47,7 @@ from shardvar.planning.index import (
     find_shared,
     unknown_key,
 )
-from shardvar.records import dataclass, field
+from shardvar.records import field, frozen_dataclass
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.block_file import BlockFile, open_block_file
 from shardvar.wire.crc import CRC32C, Checksum
@@ -57,7 +57,7 @@ _KEPT_BLOCKS = 16
 """Decoded blocks that are kept: as in an index of some 40,000 entries, about 16 MiB."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class NativeIndex:
     """The index of an open checkpoint; safe to use from several threads."""
 
@@ -194,7 +194,7 @@ class NativeIndex:
         return entries
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class NativeFaults(ScannedFaults):
     """The keys that cannot be read: a look-up finds the key, iteration scans all."""
 
@@ -219,7 +219,7 @@ def _stored(key: str) -> bytes | None:
         return None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class NativeSource(FileSource):
     storage: Storage
     prefix: str

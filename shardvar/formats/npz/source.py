@@ -46,7 +46,7 @@ from shardvar.formats.npz.contents import (
 from shardvar.formats.protocol import Finding
 from shardvar.layout.dtypes import Ints, numpy_dtype
 from shardvar.planning.index import EntryTable, Index
-from shardvar.records import dataclass, field
+from shardvar.records import dataclass, field, frozen_dataclass
 from shardvar.storage.concurrency import do_all
 from shardvar.wire.crc import CRC32, Checksum
 from shardvar.wire.damage import corrupt, decoding, malformed
@@ -288,7 +288,7 @@ def read_transposed(read: _Read, array: StoredArray) -> memoryview:
         return np.ascontiguousarray(elements).reshape(-1).view(np.uint8).data
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@frozen_dataclass(eq=False, repr=False)
 class NpzSource(FileSource):
     archive: NpzArchive
     _streams: OrderedDict[int, PayloadStream] = field(default_factory=OrderedDict)

@@ -57,13 +57,13 @@ from shardvar.formats.unfinished import share_files, share_prefix
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.index import OBJECTS
 from shardvar.planning.slices import Capabilities, SliceTable, check_holds
-from shardvar.records import dataclass, field
+from shardvar.records import field, frozen_dataclass
 from shardvar.storage.protocol import Storage
 from shardvar.wire.digests import DIGESTS, encode_digests
 from shardvar.wire.safetensors_header import DTYPES_IN_ORDER, SAFETENSORS_DTYPES, build_header
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class SafetensorsWriter(FileWriter):
     """The frame of a file: its header. The format has no checksums."""
 
@@ -79,7 +79,7 @@ class SafetensorsWriter(FileWriter):
         return [(0, build_header(_rows(slices), self.metadata))]
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@frozen_dataclass(eq=False, kw_only=True)
 class SafetensorsSink(SetSink):
     writer: SafetensorsWriter = field()
     prefix: str
@@ -228,7 +228,7 @@ CAPABILITIES = Capabilities(
 _DIGITS = 5
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class SafetensorsFormat(SharedFormat):
     """safetensors: one file, or a set of files with an index."""
 
@@ -262,7 +262,7 @@ def _check_is_own(name: str) -> None:
         raise UnsupportedError(cause, "Choose another name, such as model.safetensors.")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class PublishedFormat(SafetensorsFormat):
     """Files of a delta of another program, which are only written."""
 
@@ -283,7 +283,7 @@ class PublishedFormat(SafetensorsFormat):
         return _IndexedSink(**values, file=file, content=self.index(file))
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@frozen_dataclass(eq=False, kw_only=True)
 class _IndexedSink(SafetensorsSink):
     file: str
     """The final name of the file."""

@@ -34,7 +34,7 @@ from shardvar.formats.unfinished import share_files, share_prefix
 from shardvar.layout.dtypes import NAMES, STRING, VARIANT, Ints
 from shardvar.planning.index import OBJECTS
 from shardvar.planning.slices import Capabilities, check_holds
-from shardvar.records import dataclass
+from shardvar.records import frozen_dataclass
 from shardvar.storage.protocol import Storage
 from shardvar.wire import strings
 from shardvar.wire.crc import CRC32C, mask
@@ -69,7 +69,7 @@ CAPABILITIES = Capabilities(
 # the old one.
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class BundleWriter(FileWriter):
     """The checksums of a data file; its payloads have no frame."""
 
@@ -83,7 +83,7 @@ class BundleWriter(FileWriter):
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@frozen_dataclass(eq=False, kw_only=True)
 class BundleSink(SetSink):
     keys: list[bytes]  # [n] the tensors' names as they are stored
 
@@ -209,7 +209,7 @@ def unnamed_files(prefix: str, names: Sequence[str], finals: Sequence[str]) -> l
     return [*old, *asides, *share_files(names, share_prefix(prefix, "tensorflow"))]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class TensorFlowFormat(SharedFormat):
     """TensorFlow's V2 format; its methods name a checkpoint by its prefix."""
 

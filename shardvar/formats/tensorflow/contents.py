@@ -24,7 +24,7 @@ from shardvar.formats.tensorflow.names import bundle_index_name, data_files, v1_
 from shardvar.layout.dtypes import ITEMSIZES, Ints, code
 from shardvar.limits import MAX_KEY_NBYTES, MAX_NBYTES, MAX_RANK
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
-from shardvar.records import dataclass, field
+from shardvar.records import field, frozen_dataclass
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import WRITE_AGAIN, check_key_nbytes, invalid, malformed, past_limit
 from shardvar.wire.protobuf import (
@@ -87,7 +87,7 @@ Extents = tuple[tuple[int, int], ...]
 """(start, length) of a slice on every axis; the length may be ``WHOLE_AXIS``."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class BundleHeader:
     num_shards: int
     """The count in the names of the data files."""
@@ -340,7 +340,7 @@ _SlicePart = tuple[int, tuple[int, ...], tuple[int, ...]]
 SliceParts = list[_SlicePart]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class BundleContents:
     file: ReadableFile
     """The file, kept open so that the file system cannot give its identity to another file."""
@@ -355,7 +355,7 @@ class BundleContents:
         return self.file.name
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class BundleTensors:
     rows: list[int] = field(default_factory=list)
     """The rows that are tensors."""

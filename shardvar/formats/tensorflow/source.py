@@ -55,7 +55,7 @@ from shardvar.planning.index import (
     find_shared,
 )
 from shardvar.planning.slices import SliceTable
-from shardvar.records import dataclass, field, replace
+from shardvar.records import field, frozen_dataclass, replace
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire import strings
 from shardvar.wire.crc import CRC32C, Checksum, unmask
@@ -83,7 +83,7 @@ Joined = dict[_Place, Ints]
 _MOST_KEPT = 8
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class MadePayloads:
     """Payloads that are made whole and read by blocks; each is kept until its last byte is read."""
 
@@ -228,7 +228,7 @@ def _find_guards(faults: "_FaultFinder", crc: Ints) -> dict[tuple[int, int, int]
     return guards
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class _FaultFinder:
     """The keys that cannot be read, collected law by law."""
 
@@ -324,7 +324,7 @@ _UNITS = {"qint16": 2, "quint16": 2, "qint32": 4}
 """Bytes of an element, for dtypes that NumPy does not have."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class BundleSource(FileSource):
     storage: Storage
     prefix: str

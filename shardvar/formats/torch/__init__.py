@@ -65,7 +65,7 @@ from shardvar.layout.dtypes import NAMES, Ints
 from shardvar.limits import MAX_METADATA_NBYTES, MAX_RANK
 from shardvar.planning.index import Metadata
 from shardvar.planning.slices import Capabilities, SliceTable, check_holds
-from shardvar.records import dataclass, replace
+from shardvar.records import frozen_dataclass, replace
 from shardvar.storage.protocol import Storage
 from shardvar.wire.opcode_writer import Call, Instance, LazyDict, build_pickle
 from shardvar.wire.plain import SIZE, Global
@@ -74,7 +74,7 @@ _VERSION = "1.0.0"
 _CONTIGUOUS = 0  # The number of C order among torch's memory formats
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class ItemTable:
     slices: SliceTable  # [m] the slices of tensors
     file: Ints  # [m] the number of the file of each
@@ -179,7 +179,7 @@ _OWN = re.compile(
 """The files of a folder that belong to its distributed checkpoint, apart from the index."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class DcpWriter(ArchiveWriter):
     def frame(
         self, slices: SliceTable, start: Ints, checksums: FileChecksums
@@ -194,7 +194,7 @@ class DcpWriter(ArchiveWriter):
         yield position, tail
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@frozen_dataclass(eq=False, kw_only=True)
 class DcpSink(SetSink):
     about: Metadata  # The metadata, with the items of the objects that are carried
     item: tuple[Ints, Ints]  # [m] the first byte of each item in its file, and its size
@@ -301,7 +301,7 @@ CAPABILITIES = Capabilities(
 its offset."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class TorchFormat(SharedFormat):
     """torch.distributed.checkpoint: a folder with an index and files of items."""
 

@@ -74,7 +74,7 @@ from shardvar.layout.region import regions_of_range
 from shardvar.limits import MAX_NBYTES, MAX_RANK
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM
-from shardvar.records import dataclass
+from shardvar.records import frozen_dataclass
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, invalid
@@ -188,7 +188,7 @@ def _add_run(
 # --- Flat vectors
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _Vector:
     file: int
     view: TensorView

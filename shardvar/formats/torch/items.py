@@ -63,7 +63,7 @@ from shardvar.formats.torch.values import (
 from shardvar.layout.dtypes import Ints, numpy_dtype
 from shardvar.limits import MAX_PICKLE_NBYTES
 from shardvar.planning.index import NO_CHECKSUM
-from shardvar.records import dataclass, field, replace
+from shardvar.records import dataclass, field, frozen_dataclass, replace
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import ReadableFile
 from shardvar.wire.crc import CRC32
@@ -72,7 +72,7 @@ from shardvar.wire.plain import Node, encode_value
 from shardvar.wire.zip import CENTRAL, CENTRAL_MAGIC
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class HeldRecord:
     """The elements of an array of NumPy, which were compared with their pickle."""
 
@@ -92,7 +92,7 @@ class HeldRecord:
 AnyRecord = Record | UnplacedRecord | LostRecord | HeldRecord
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class TensorView:
     tensor: StoredTensor
     record: AnyRecord
@@ -164,7 +164,7 @@ def view_of(
     return TensorView(tensor, record, is_big_endian)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class StoredObject:
     payload: bytes  # Its literal, as a string tensor without axes
     encoding: bytes  # Its encoding (``wire.plain``)
@@ -222,7 +222,7 @@ _CRC_START, _CRC_STOP, _LOCAL_CRC_START = 16, 20, 14
 Kind = tuple[str, tuple[int, ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _Template:
     """The frame of a tensor; offsets count from the beginning of the item."""
 
@@ -386,7 +386,7 @@ _NEAR_NBYTES = WINDOW_NBYTES // 4  # Local headers within so many bytes are read
 _GROUP_NBYTES = 1 << 22  # The bytes of a file whose local headers one thread reads
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Stored:
     """A slice of a tensor in a file, or an object."""
 
@@ -401,7 +401,7 @@ class Stored:
         return cls(file, view, (0,) * len(shape), shape)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class PlaceReader:
     """The slices of a checkpoint, and the local headers in front of their elements."""
 

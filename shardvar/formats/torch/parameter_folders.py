@@ -56,7 +56,7 @@ from shardvar.formats.torch.values import DTYPES, pickled_of
 from shardvar.layout.dtypes import Ints, dtype_name
 from shardvar.pictures.words import named
 from shardvar.planning.slices import Capabilities, SliceTable, TensorTable, check_holds
-from shardvar.records import dataclass
+from shardvar.records import frozen_dataclass
 from shardvar.storage.exchange import FolderBeside
 from shardvar.storage.local import LocalStorage
 from shardvar.storage.protocol import Storage
@@ -92,7 +92,7 @@ def _parts_of(key: str) -> tuple[str, str]:
     return name, state
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class UniversalPlan:
     run: Mapping[str, Any]
     """The content of ``zero/optimizer_state.pt``, without a step that is a tensor."""
@@ -249,7 +249,7 @@ _OWN = re.compile(rf"{UNIVERSAL}/(?:[^/]+/[^/]+|optimizer_state)\.pt", re.DOTALL
 _ASIDE = r"universal-\d+"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class UniversalWriter(ArchiveWriter):
     run: Mapping[str, Any]  # The content of ``zero/optimizer_state.pt``, without the step
 
@@ -274,7 +274,7 @@ class UniversalWriter(ArchiveWriter):
         return records_of(build_pickle(value), [int(slices.nbytes[row])])
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@frozen_dataclass(eq=False, kw_only=True)
 class UniversalSink(FolderSink):
     def own(self, folder: str) -> set[str]:
         storage = LocalStorage(folder)
@@ -314,7 +314,7 @@ CAPABILITIES = Capabilities(
 """Whole tensors of the dtypes that torch has, each in a file."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class UniversalFormat(Format):
     """A Universal Checkpoint of DeepSpeed, which is written under this name and read as ``pt``."""
 

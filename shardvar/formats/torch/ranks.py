@@ -53,7 +53,7 @@ from shardvar.formats.torch.state_dict import unpickle
 from shardvar.limits import MAX_NAMED, MAX_NBYTES
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM
-from shardvar.records import dataclass, replace
+from shardvar.records import frozen_dataclass, replace
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, invalid
@@ -89,7 +89,7 @@ class RankLeaves(NamedTuple):
     is_guarded: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class RankFile:
     rank: int
     read: Callable[[DataFiles, int, int], RankLeaves]
@@ -481,7 +481,7 @@ class _Cut(NamedTuple):
     stacked: tuple[_Stacked, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class _Llama:
     """A model in parts, one a rank."""
 

@@ -50,7 +50,7 @@ from shardvar.formats.torch.values import DTYPES, is_tensor, pickled_of
 from shardvar.layout.dtypes import Ints
 from shardvar.limits import MAX_PICKLE_NBYTES
 from shardvar.planning.slices import Capabilities, SliceTable
-from shardvar.records import dataclass, field
+from shardvar.records import field, frozen_dataclass
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import LEGACY_MAGIC
 from shardvar.wire.opcode_writer import Call, LazyDict, build_pickle
@@ -152,7 +152,7 @@ def _begins_as_saved(storage: Storage, name: str, pickles: tuple[bytes, ...]) ->
     return look_into(storage, name, look, False)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class SavedWriter(ArchiveWriter):
     objects: Mapping[str, Any]
     """The objects in addition to the tensors, as ``build_pickle`` takes them."""
@@ -258,7 +258,7 @@ CAPABILITIES = Capabilities(
 """Whole tensors of the dtypes that torch has, in one file."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class SavedFormat(Format):
     """torch.save: a file; a set of files with an index, or of all ranks, which is only read."""
 

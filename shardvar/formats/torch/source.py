@@ -30,13 +30,13 @@ from shardvar.limits import MAX_VIEW_EXPANSION
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Index
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
-from shardvar.records import dataclass, field
+from shardvar.records import dataclass, field, frozen_dataclass
 from shardvar.storage.protocol import ReadableFile, Storage, Traits
 from shardvar.wire.crc import CRC32, Checksum
 from shardvar.wire.damage import corrupt, past_limit
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class StorageChecks:
     """Checksums of storages whose parts are tensors, and that cover other bytes as well."""
 
@@ -48,7 +48,7 @@ class StorageChecks:
     damaged; with True, only of storages whose every byte belongs to the keys."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class TorchSource(FileSource):
     """An open checkpoint; ``start`` of an entry that is not plain numbers a view or a payload."""
 
@@ -108,7 +108,7 @@ _BLOCK_NBYTES = 1 << 22
 _FREE_NBYTES = 1 << 26  # Bytes that the tensors of any files may have, however small these are
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class FilesBelow:
     """The files in and below a folder, by their paths."""
 

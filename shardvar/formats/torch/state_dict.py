@@ -43,7 +43,7 @@ from shardvar.formats.torch.values import (
     plain_of,
     unsupported,
 )
-from shardvar.records import dataclass
+from shardvar.records import frozen_dataclass
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import (
     LEGACY_MAGIC,
@@ -61,7 +61,7 @@ _SAVE_AGAIN = "Write it again: `torch.save(torch.load(path, weights_only=True), 
 _SAVE_STATE = "Save its state dict: `torch.save(torch.jit.load(path).state_dict(), other_path)`."
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Unpickled:
     """The values of a file, as inert nodes, and the archive that has their storages."""
 

@@ -59,7 +59,7 @@ from shardvar.formats.zarr.source import Decoder, ZarrSource
 from shardvar.limits import MAX_TREE_NBYTES
 from shardvar.planning.index import Metadata
 from shardvar.planning.slices import Capabilities, grid_steps
-from shardvar.records import dataclass
+from shardvar.records import frozen_dataclass
 from shardvar.storage.concurrency import as_answered
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import WRITE_AGAIN, invalid
@@ -343,7 +343,7 @@ def compare_repeated(
             yield Finding(each.document, cause, True)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class ZarrFormat(Format):
     """Zarr of version 2 or 3: a folder with a group, or with one array. Version 3 is written."""
 

@@ -42,7 +42,7 @@ from shardvar.limits import (
 )
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
-from shardvar.records import dataclass, field, replace
+from shardvar.records import dataclass, field, frozen_dataclass, replace
 from shardvar.storage.concurrency import do_all
 from shardvar.wire.crc import CRC32C
 from shardvar.wire.damage import DISTRUST, past_limit
@@ -69,7 +69,7 @@ _BLOCK_NBYTES = 1 << 22
 """The bytes that are read at once of the elements outside of an array."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class ChunkIndex(TableIndex):
     """A table of contents that reads checksums on demand, from any thread."""
 
@@ -178,7 +178,7 @@ DOCUMENTS = {2: ".zarray", 3: "zarr.json"}
 _OWN = {".zarray", ".zattrs", ".zgroup", ".zmetadata", "zarr.json"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Description:
     key: str
     path: str
@@ -196,7 +196,7 @@ class Description:
         return f"{self.path}/{name}".removeprefix("/")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Chunks:
     description: Description
     metadata: ArrayMetadata
@@ -233,7 +233,7 @@ class Chunks:
         return self.metadata.is_guarded and not self.is_absent.any()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Convention:
     """The way in which a format reads its arrays."""
 

@@ -31,7 +31,7 @@ from shardvar.formats.zarr.sink import CHUNK
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints
 from shardvar.limits import MAX_PAYLOAD_EXPANSION
 from shardvar.planning.slices import Assignment, grid_steps
-from shardvar.records import dataclass
+from shardvar.records import frozen_dataclass
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import DISTRUST, invalid, malformed, past_limit
 from shardvar.wire.ocdbt import (
@@ -62,7 +62,7 @@ _FILE = "The file of the database"
 _FREE_NBYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class DatabaseValues:
     names: list[str]
     """[n] the keys, sorted."""
@@ -242,7 +242,7 @@ PROCESS = "ocdbt.process_0"
 """The folder that Orbax makes for its first process."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class Database:
     assignment: Assignment
     """The chunks, and the data file of each."""

@@ -24,7 +24,7 @@ from shardvar.formats.files import ATTEMPTS, DataFiles, FileSource, open_below
 from shardvar.formats.unfinished import JOURNAL_ENDING
 from shardvar.layout.dtypes import Ints
 from shardvar.limits import MAX_TREE_NBYTES
-from shardvar.records import dataclass, field
+from shardvar.records import dataclass, field, frozen_dataclass
 from shardvar.storage.concurrency import as_answered, do_all
 from shardvar.storage.protocol import FileStatus, ReadableFile, Storage, Traits
 from shardvar.wire.damage import DISTRUST, past_limit
@@ -163,7 +163,7 @@ def folders_above(keys: Iterable[str]) -> list[str]:
 Opened = TypeVar("Opened", bound=FileSource)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class PathListing:
     names: Sequence[str]
     """The paths of all files, or the keys of the database, sorted."""
@@ -185,7 +185,7 @@ class PathListing:
         return range(bisect_left(self.names, f"{path}/"), bisect_left(self.names, f"{path}0"))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Tree:
     """A folder at one moment; refuses files that were replaced since, also in folders below."""
 

@@ -70,7 +70,7 @@ from shardvar.formats.zarr.source import Decoder, ZarrSource
 from shardvar.limits import MAX_TREE_NBYTES
 from shardvar.planning.index import KEY_IMPL, Metadata
 from shardvar.planning.slices import Capabilities, SliceTable, grid_steps
-from shardvar.records import dataclass, field, replace
+from shardvar.records import field, frozen_dataclass, replace
 from shardvar.storage.protocol import Storage
 from shardvar.wire import strings
 from shardvar.wire.damage import WRITE_AGAIN, check_key_nbytes, invalid, past_limit
@@ -94,7 +94,7 @@ _EMPTY = ("None", "Dict", "List", "Tuple", "NamedTuple")
 _STRING = "string"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class PyTree:
     arrays: list[str]
     """The keys of arrays."""
@@ -272,7 +272,7 @@ _HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheck
 """The part of Orbax that writes such a checkpoint, and restores it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class OrbaxFormat(Format):
     name: str = "orbax"
     capabilities: Capabilities = CAPABILITIES
@@ -425,7 +425,7 @@ def _read_orbax(tree: Tree) -> "OrbaxSource":
     return OrbaxSource(index, data, contents, convention, decoder, tree)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class OrbaxSource(ZarrSource):
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes]:
         texts = {

@@ -38,7 +38,7 @@ from shardvar.formats.zarr.contents import ArrayContents, ChunkIndex, Chunks, Co
 from shardvar.formats.zarr.files import Tree, read_ranges
 from shardvar.layout.dtypes import Array, Ints, numpy_dtype
 from shardvar.planning.index import EntryTable
-from shardvar.records import dataclass, field
+from shardvar.records import dataclass, field, frozen_dataclass
 from shardvar.storage.protocol import Storage
 from shardvar.wire.crc import CRC32C, Checksum
 from shardvar.wire.damage import decoding
@@ -86,14 +86,14 @@ def _tensorstore() -> Any:
         return _loaded["module"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class StoredChunk:
     """The bytes of a chunk, for TensorStore."""
 
     array: Any  # with no other chunk
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass
 class Decoder:
     storage: Storage
     takes_bytes: bool
@@ -302,7 +302,7 @@ _KEPT_BANDS = 2
 """Bands that are kept once they were asked for, and chunks with inner ones whose bytes are held."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(eq=False)
 class ZarrSource(FileSource):
     index: ChunkIndex = field()
     """The table of contents; ``start`` of an entry that is not plain is its number."""

@@ -46,6 +46,7 @@ from shardvar.records import dataclass, field
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.posix import check_stays_inside
 from shardvar.storage.protocol import FileOpener, ReadableFile, Storage, Traits
+from shardvar.wire.damage import incomplete
 
 # The state of a checkpoint after a write that raised an error.
 #
@@ -173,7 +174,7 @@ def size_fault(
     least = "at least " if is_least else ""
     cause = f"{name} has {size} bytes, but {whose} {least}{written}"
     if size < written:
-        return IncompleteCheckpoint(f"{cause}: it is cut off.", COPY_AGAIN).in_file(name)
+        return incomplete(f"{cause}: it is cut off.").in_file(name)
     return InvalidCheckpoint(f"{cause}.", COPY_AGAIN).in_file(name)
 
 

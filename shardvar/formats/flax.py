@@ -36,7 +36,7 @@ from shardvar.formats.listing import (
 from shardvar.formats.sets import add_files, read_weight_map
 from shardvar.layout.dtypes import ITEMSIZES, code, has_values
 from shardvar.storage.protocol import Storage
-from shardvar.wire.damage import SNIFF_NBYTES, WRITE_AGAIN, foreign_file, kind_of
+from shardvar.wire.damage import SNIFF_NBYTES, foreign_file, invalid, kind_of
 from shardvar.wire.msgpack_tree import PlacedArray, RefusedValue, parse_msgpack
 
 _WHAT = "a msgpack file of Flax"
@@ -116,8 +116,9 @@ def _stored(key: str, number: int, array: PlacedArray) -> ListedTensor:
     check_size(array.shape, itemsize)
     nbytes, expected = sum(size for _, size in array.spans), prod(array.shape) * itemsize
     if nbytes != expected:
-        cause = f"Its shape {list(array.shape)} of {array.dtype} needs {expected} bytes, but it has {nbytes}."
-        raise InvalidCheckpoint(cause, WRITE_AGAIN)
+        raise invalid(
+            f"Its shape {list(array.shape)} of {array.dtype} needs {expected} bytes, but it has {nbytes}."
+        )
     decode = None if len(array.spans) < 2 else partial(_read_spans, array.spans)
     start = array.spans[0][0] if array.spans else 0
     return ListedTensor(key, array.dtype, array.shape, number, start, decode)

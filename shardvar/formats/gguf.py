@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardvar.errors import (
-    COPY_AGAIN,
     READ_ERRORS,
     CheckpointError,
     IncompleteCheckpoint,
@@ -47,7 +46,7 @@ from shardvar.planning.index import Metadata
 from shardvar.planning.slices import Capabilities, SliceTable, TensorTable
 from shardvar.records import frozen_dataclass, replace
 from shardvar.storage.protocol import Storage
-from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, invalid
+from shardvar.wire.damage import distrusted, incomplete, invalid
 from shardvar.wire.ggml import BLOCKS, NUMBERS, BlockType, dequantize
 from shardvar.wire.gguf import (
     ALIGNMENT,
@@ -97,12 +96,11 @@ def _read(storage: Storage, name: str) -> Listing:
     metadata = first.metadata
     claim = metadata.get("split.tensors.count", keys.total())
     if count > 1 and not fault and claim != keys.total():
-        cause = f"{place}: The parts have {keys.total()} tensors, not {claim}."
-        raise IncompleteCheckpoint(cause, COPY_AGAIN)
+        raise incomplete(f"{place}: The parts have {keys.total()} tensors, not {claim}.")
     for key, times in keys.items():
         if times > 1:
             cause = f"{place}: {key!r}: {times} tensors have this name."
-            listing.faults[key] = InvalidCheckpoint(cause, WRITE_AGAIN)
+            listing.faults[key] = invalid(cause)
     texts = {key: _text(value) for key, value in metadata.items()}
     listing.metadata = Metadata(user=texts, native=first.copied)
     blocks = {key: each for key, each in blocks.items() if key not in listing.faults}
@@ -151,7 +149,7 @@ def _add(
     for row in overlapping(start, stop).tolist():
         key = some[row].key
         cause = f"{name}: {key!r}: Its bytes from {start[row]} on also belong to another tensor."
-        listing.faults[key] = InvalidCheckpoint(cause, DISTRUST)
+        listing.faults[key] = distrusted(cause)
     # Gaps before, between and behind tensors that are too wide to be padding.
     ends = np.concatenate([[header.data_start], np.sort(stop)])
     begins = np.concatenate([np.sort(start), [max(file_nbytes, int(ends[-1]))]])
@@ -186,11 +184,10 @@ def _stored(
     stored = ListedTensor(tensor.name, dtype, shape, number, start)
     check_size(tensor.shape, max(4, stored.itemsize))  # dequantized, a number has 4 bytes
     if stored.nbytes and start + stored.nbytes > file_nbytes:
-        cause = (
+        raise incomplete(
             f"Its bytes from {start} to {start + stored.nbytes} are not all in the file, which has "
             f"{file_nbytes}."
         )
-        raise IncompleteCheckpoint(cause, COPY_AGAIN)
     is_swapped = header.is_big_endian and stored.itemsize > 1
     return stored._replace(decode=swapped if is_swapped else None), block
 

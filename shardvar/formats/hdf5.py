@@ -69,7 +69,6 @@ from shardvar.errors import (
     READ_ERRORS,
     CorruptCheckpoint,
     IncompleteCheckpoint,
-    InvalidCheckpoint,
     MalformedCheckpoint,
     ReadError,
     ShardvarError,
@@ -81,7 +80,16 @@ from shardvar.layout.dtypes import NAMES, dtype_name, is_opaque, numpy_dtype
 from shardvar.limits import MAX_INFLATION, MAX_KEY_NBYTES, MAX_NBYTES, MAX_PAYLOAD_EXPANSION
 from shardvar.records import dataclass, field, frozen_dataclass
 from shardvar.storage.protocol import ReadableFile
-from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, check_key, invalid, malformed, past_limit
+from shardvar.wire.damage import (
+    DISTRUST,
+    WRITE_AGAIN,
+    check_key,
+    distrusted,
+    incomplete,
+    invalid,
+    malformed,
+    past_limit,
+)
 
 if TYPE_CHECKING:
     import h5py
@@ -127,7 +135,7 @@ class Hdf5Texts:
         """Count bytes that are read, and raise if they are more than the file can hold."""
         self._spent_nbytes += nbytes
         if self._spent_nbytes > 2 * self.nbytes:
-            raise InvalidCheckpoint("Its texts also belong to other attributes.", DISTRUST)
+            raise distrusted("Its texts also belong to other attributes.")
 
     def _text(self, nbytes: int, place: int, number: int) -> bytes:
         if not nbytes:
@@ -419,7 +427,7 @@ class _Walk:
                         f"{key!r}: The file lacks it, and has its name in the list "
                         f"{each.path + each.attribute!r}."
                     )
-                    self.found.faults[key] = IncompleteCheckpoint(cause, COPY_AGAIN)
+                    self.found.faults[key] = incomplete(cause)
 
     def _lost(self, each: _NameList, met: Set[str]) -> list[str]:
         """Return the keys that a list names and the file lacks; ``met`` are the walk's."""
@@ -440,9 +448,7 @@ class _Walk:
                 lost.append(key)
                 self.lost_nbytes += len(key) + _LOST_NBYTES
                 if self.lost_nbytes > _LOST_EXPANSION * self.span.nbytes:
-                    raise InvalidCheckpoint(
-                        "It names more than a file of this size can have had.", DISTRUST
-                    )
+                    raise distrusted("It names more than a file of this size can have had.")
         return lost
 
     def _is_there(self, group: Any, name: bytes) -> bool:
@@ -510,11 +516,10 @@ class _Walk:
         if start is None:
             raise IncompleteCheckpoint(_NEVER_WRITTEN, WRITE_AGAIN)
         if start + nbytes > self.span.nbytes:
-            cause = (
+            raise incomplete(
                 f"Its bytes from {start} to {start + nbytes} are not all in the file, which has "
                 f"{self.span.nbytes}."
             )
-            raise IncompleteCheckpoint(cause, COPY_AGAIN)
         return dataset._replace(start=self.span.start + int(start)) if is_native else dataset
 
     def _dtype(self, stored: Any) -> tuple[str, bool]:
@@ -568,7 +573,7 @@ class _Walk:
             )
         self.decoded_nbytes += nbytes
         if self.decoded_nbytes > MAX_PAYLOAD_EXPANSION * self.span.nbytes:
-            raise InvalidCheckpoint("Its bytes also belong to other arrays.", DISTRUST)
+            raise distrusted("Its bytes also belong to other arrays.")
         if count < wanted:
             raise IncompleteCheckpoint(
                 f"Of its {wanted} chunks only {count} were written.", WRITE_AGAIN

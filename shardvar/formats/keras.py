@@ -26,11 +26,8 @@ from threading import RLock
 import numpy as np
 
 from shardvar.errors import (
-    COPY_AGAIN,
     READ_ERRORS,
     IncompleteCheckpoint,
-    InvalidCheckpoint,
-    MalformedCheckpoint,
     UnsupportedError,
     prefix_errors,
 )
@@ -53,11 +50,12 @@ from shardvar.storage.protocol import Storage
 from shardvar.wire import strict_json
 from shardvar.wire.crc import CRC32
 from shardvar.wire.damage import (
-    DISTRUST,
     SNIFF_NBYTES,
-    WRITE_AGAIN,
+    badly_written,
     corrupt,
+    distrusted,
     foreign_file,
+    incomplete,
     invalid,
     past_limit,
 )
@@ -122,7 +120,7 @@ def _read(storage: Storage, name: str) -> _KerasListing:
     sizes = np.array([span.nbytes if span else 0 for span in spans], np.int64)
     for shared in listing.shared(sizes, lambda tensor: tensor.decode is None):
         cause = f"{names[shared.file]}: {shared.key!r}: Its bytes also belong to other arrays."
-        listing.faults[shared.key] = InvalidCheckpoint(cause, DISTRUST)
+        listing.faults[shared.key] = distrusted(cause)
     return listing
 
 
@@ -147,7 +145,7 @@ def _add_file(listing: _KerasListing, number: int, layers: Sequence[str] | None)
         if each.key in listing.file_of:
             other = listing.data.names[listing.file_of[each.key]]
             cause = f"{file.name}: {each.key!r} is in {other!r} too."
-            listing.faults[each.key] = InvalidCheckpoint(cause, WRITE_AGAIN)
+            listing.faults[each.key] = invalid(cause)
         listing.file_of[each.key] = number
         decode = None if each.start is not None else partial(_decode, opened, each, file.name)
         where = (number, each.start or 0, decode, decode is not None)
@@ -157,7 +155,7 @@ def _add_file(listing: _KerasListing, number: int, layers: Sequence[str] | None)
     paths = {each.key.rpartition("/")[0] for each in contents.datasets}
     for layer in sorted(set(layers) - paths):
         cause = f"{place}: {layer!r}: The index of the set names arrays here that it lacks."
-        listing.faults[layer] = IncompleteCheckpoint(cause, COPY_AGAIN)
+        listing.faults[layer] = incomplete(cause)
     for path in sorted(paths - set(layers)):
         listing.findings.append(
             Finding(place, f"The index of the set does not name it for {path!r}.", True)
@@ -212,9 +210,7 @@ def _find_span(data: DataFiles, number: int, is_archive: bool) -> Span:
     # magic is foreign.
     if not first.startswith(_HDF5_MAGIC):
         if is_archive:
-            raise MalformedCheckpoint(
-                f"{_MEMBER!r} is not an HDF5 file: it begins otherwise.", WRITE_AGAIN
-            )
+            raise badly_written(f"{_MEMBER!r} is not an HDF5 file: it begins otherwise.")
         raise foreign_file("an HDF5 file", first, span.nbytes, "it begins otherwise")
     return span
 
@@ -242,8 +238,9 @@ def _read_index(storage: Storage, name: str) -> tuple[Mapping[str, Sequence[str]
                     raise invalid(f"The weight_map has no names of files for {layer!r}.")
                 for each in files:
                     if not is_bare(each):
-                        cause = f"The index names {each!r}, which is not a file next to it."
-                        raise InvalidCheckpoint(cause, DISTRUST)
+                        raise distrusted(
+                            f"The index names {each!r}, which is not a file next to it."
+                        )
                     layers.setdefault(each, []).append(layer.strip("/"))
             return layers, file.stamp
     finally:

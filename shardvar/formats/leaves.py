@@ -17,9 +17,8 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from shardvar.errors import InvalidCheckpoint
 from shardvar.limits import MAX_NESTING
-from shardvar.wire.damage import DISTRUST, check_key_nbytes
+from shardvar.wire.damage import check_key_nbytes, distrusted
 from shardvar.wire.plain import Node, OrderedMap
 
 _MIN_LEAVES, _MAX_EXPANSION, _LEAF_NBYTES = 1 << 12, 64, 4
@@ -70,11 +69,10 @@ def _walk(
         count, length = count + 1, length + len(key)
         is_deep = depth > MAX_NESTING or length > most * _MAX_EXPANSION
         if is_deep or count > max(most // _LEAF_NBYTES, _MIN_LEAVES):
-            cause = (
+            raise distrusted(
                 f"The file describes more values than its {most} bytes can hold, or more than "
                 f"{MAX_NESTING} levels of them."
             )
-            raise InvalidCheckpoint(cause, DISTRUST)
         is_entered = type(value) not in (list, tuple) or id(value) in entered
         keys, values = _items(value) if is_entered and not (depth and key in whole) else (None, ())
         if keys is None:

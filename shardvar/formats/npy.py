@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from shardvar.errors import COPY_AGAIN, IncompleteCheckpoint, UnsupportedError, prefix_errors
+from shardvar.errors import UnsupportedError, prefix_errors
 from shardvar.formats.files import DataFiles, find_files
 from shardvar.formats.listing import (
     ListedFormat,
@@ -20,7 +20,7 @@ from shardvar.formats.listing import (
     swapped,
 )
 from shardvar.storage.protocol import Storage
-from shardvar.wire.damage import SNIFF_NBYTES, foreign_file
+from shardvar.wire.damage import SNIFF_NBYTES, foreign_file, incomplete
 from shardvar.wire.npy import NPY_MAGIC, NpyHeader, parse_preamble, preamble_nbytes
 
 KEY = "array"
@@ -39,8 +39,7 @@ def _read(storage: Storage, name: str) -> Listing:
         header = parse_preamble(file.read(0, preamble_nbytes(first[:_SIZED_NBYTES], file.size)))
         stop = header.data_start + header.nbytes
         if stop > file.size:
-            cause = f"Its shape needs {stop} bytes, but the file has {file.size}."
-            raise IncompleteCheckpoint(cause, COPY_AGAIN)
+            raise incomplete(f"Its shape needs {stop} bytes, but the file has {file.size}.")
         if stop < file.size:
             # numpy.save may be called several times with one open file, and numpy.load as often.
             cause = f"Its array ends at byte {stop}, and {file.size - stop} bytes follow it."

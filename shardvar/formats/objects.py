@@ -47,7 +47,7 @@ from shardvar.planning.index import (
 from shardvar.planning.slices import Capabilities, TensorTable
 from shardvar.records import field, frozen_dataclass, replace
 from shardvar.wire import strings
-from shardvar.wire.damage import WRITE_AGAIN, corrupt, invalid, past_limit
+from shardvar.wire.damage import corrupt, invalid, past_limit
 from shardvar.wire.plain import (
     Tagged,
     build_objects,
@@ -191,7 +191,7 @@ class ObjectFaults(ScannedFaults):
 
 
 def _both(key: str) -> InvalidCheckpoint:
-    return InvalidCheckpoint(f"{key!r} is both a tensor and an object.", WRITE_AGAIN)
+    return invalid(f"{key!r} is both a tensor and an object.")
 
 
 @frozen_dataclass(eq=False)

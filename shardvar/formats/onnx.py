@@ -29,7 +29,6 @@ from shardvar.errors import (
     COPY_AGAIN,
     READ_ERRORS,
     CheckpointError,
-    CorruptCheckpoint,
     IncompleteCheckpoint,
     InvalidCheckpoint,
     MissingFile,
@@ -61,7 +60,16 @@ from shardvar.planning.index import Metadata
 from shardvar.records import dataclass, field, frozen_dataclass
 from shardvar.storage.protocol import ReadableFile, Storage, Traits
 from shardvar.wire import onnx, strings
-from shardvar.wire.damage import DISTRUST, SNIFF_NBYTES, foreign_file, invalid, kind_of, past_limit
+from shardvar.wire.damage import (
+    SNIFF_NBYTES,
+    corrupt,
+    distrusted,
+    foreign_file,
+    incomplete,
+    invalid,
+    kind_of,
+    past_limit,
+)
 from shardvar.wire.protobuf import MAX_VARINT_NBYTES, decode_varints
 
 _WHAT = "an ONNX model"
@@ -191,9 +199,8 @@ def _placed(tensor: onnx.OnnxTensor, listing: _OnnxListing) -> ListedTensor:
     if kind.dtype == STRING:
         count = prod(shape)
         if tensor.data or tensor.external is not None or len(tensor.strings) != count:
-            raise IncompleteCheckpoint(
-                f"It has {len(tensor.strings)} of the {count} texts that its shape {list(shape)} needs.",
-                COPY_AGAIN,
+            raise incomplete(
+                f"It has {len(tensor.strings)} of the {count} texts that its shape {list(shape)} needs."
             )
         return _texts(tensor, listing.data.open(0))
     extents = np.array([shape], np.int64).reshape(1, len(shape))
@@ -216,8 +223,7 @@ def _placed(tensor: onnx.OnnxTensor, listing: _OnnxListing) -> ListedTensor:
             bits = kind.bits if kind.bits != 6 else 0
             count = stored if bits or kind.dtype == HALVES else prod(shape)
             if not count <= stop - start <= 10 * count:  # a varint has 1 to 10 bytes
-                cause = f"Its {count} numbers cannot be in {stop - start} bytes."
-                raise IncompleteCheckpoint(cause, COPY_AGAIN)
+                raise incomplete(f"Its {count} numbers cannot be in {stop - start} bytes.")
             elements = _Elements(stop, bits, count, listing.varints)
             return placed._replace(start=start, decode=elements.read_into, is_in_order=True)
     if stop - start != stored:
@@ -245,8 +251,9 @@ def _external(external: Mapping[str, str], listing: _OnnxListing) -> tuple[int, 
     location = external.get("location", "")
     *steps, last = location.removeprefix("./").split("/")
     if not all(map(is_bare, (*steps, last))):
-        cause = f"Its data are at {location[:200]!r}, which is not in the folder of the model."
-        raise InvalidCheckpoint(cause, DISTRUST)
+        raise distrusted(
+            f"Its data are at {location[:200]!r}, which is not in the folder of the model."
+        )
     path = "/".join([*steps, last])
     if path not in listing.numbers_of:
         folder = listing.storage
@@ -271,8 +278,7 @@ def _external(external: Mapping[str, str], listing: _OnnxListing) -> tuple[int, 
     start = _number(external, "offset", 0)
     stop = start + _number(external, "length", max(size - start, 0))
     if stop > size:
-        cause = f"Its data are the bytes {start} to {stop} of {path}, which has {size}."
-        raise IncompleteCheckpoint(cause, COPY_AGAIN)
+        raise incomplete(f"Its data are the bytes {start} to {stop} of {path}, which has {size}.")
     return number, start, stop
 
 
@@ -415,8 +421,9 @@ class _OnnxSource(ListedSource):
             self._digests[guard.file] = sha1.hexdigest()
         digest = self._digests[guard.file]
         if digest != guard.checksum:
-            cause = f"{self.data.names[guard.file]}: Its SHA-1 is {digest}, but the model says {guard.checksum}."
-            raise CorruptCheckpoint(cause, COPY_AGAIN).at(repr(key))
+            raise corrupt(
+                f"{self.data.names[guard.file]}: Its SHA-1 is {digest}, but the model says {guard.checksum}."
+            ).at(repr(key))
 
 
 def _find(storage: Storage, name: str) -> list[str]:

@@ -31,9 +31,9 @@ from shardvar.records import frozen_dataclass
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire import strict_json
 from shardvar.wire.damage import (
-    DISTRUST,
     SNIFF_NBYTES,
     check_key_nbytes,
+    distrusted,
     foreign_file,
     invalid,
     malformed,
@@ -182,11 +182,10 @@ def add_files(
         keys = keys_of[file]
         try:
             if not is_bare(file):
-                cause = (
+                raise distrusted(
                     f"{storage.path}: the index names {file[:200]!r}, which is not a file next to "
                     "it."
                 )
-                raise InvalidCheckpoint(cause, DISTRUST)
             found = {*add(number, keys)}
         except (*READ_ERRORS, StorageError) as error:
             faults.update((key, error.at(repr(key))) for key in keys)

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from shardvar.errors import (
     COPY_AGAIN,
     CorruptCheckpoint,
+    IncompleteCheckpoint,
     InvalidCheckpoint,
     MalformedCheckpoint,
     ShardvarError,
@@ -189,8 +190,20 @@ def malformed(cause: str) -> MalformedCheckpoint:
     return MalformedCheckpoint(cause, COPY_AGAIN)
 
 
+def badly_written(cause: str) -> MalformedCheckpoint:
+    return MalformedCheckpoint(cause, WRITE_AGAIN)
+
+
+def incomplete(cause: str) -> IncompleteCheckpoint:
+    return IncompleteCheckpoint(cause, COPY_AGAIN)
+
+
 def invalid(cause: str) -> InvalidCheckpoint:
     return InvalidCheckpoint(cause, WRITE_AGAIN)
+
+
+def distrusted(cause: str) -> InvalidCheckpoint:
+    return InvalidCheckpoint(cause, DISTRUST)
 
 
 def corrupt(cause: str) -> CorruptCheckpoint:

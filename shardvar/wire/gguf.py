@@ -25,14 +25,15 @@ from dataclasses import astuple
 
 import numpy as np
 
-from shardvar.errors import COPY_AGAIN, IncompleteCheckpoint, InvalidCheckpoint, UnsupportedError
+from shardvar.errors import UnsupportedError
 from shardvar.limits import MAX_GGUF_HEADER_NBYTES, MAX_RANK
 from shardvar.records import dataclass, field, frozen_dataclass
 from shardvar.wire.damage import (
-    DISTRUST,
     SNIFF_NBYTES,
     check_key,
+    distrusted,
     foreign_file,
+    incomplete,
     invalid,
     malformed,
     past_limit,
@@ -104,11 +105,10 @@ class _Cursor:
         start, stop = self.position, self.position + nbytes
         if stop > len(self.data):
             if stop > self.file_nbytes:
-                cause = (
+                raise incomplete(
                     f"The header reaches to byte {stop} or beyond, but the file has "
                     f"{self.file_nbytes}."
                 )
-                raise IncompleteCheckpoint(cause, COPY_AGAIN)
             if stop > MAX_GGUF_HEADER_NBYTES:
                 raise past_limit(f"The header has {stop} bytes or more", "MAX_GGUF_HEADER_NBYTES")
             # Each time twice as far, so that few reads and copies are needed.
@@ -134,11 +134,10 @@ class _Cursor:
     def check_room(self, count: int, nbytes: int, what: str) -> None:
         room = self.file_nbytes - self.position
         if count * nbytes > room:
-            cause = (
+            raise incomplete(
                 f"It claims {count} {what} at offset {self.position}, where the file has {room} "
                 "more bytes."
             )
-            raise IncompleteCheckpoint(cause, COPY_AGAIN)
 
 
 def parse_gguf(read: ReadAt, file_nbytes: int) -> GgufHeader:
@@ -260,9 +259,7 @@ def _read_tensor(cursor: _Cursor) -> GgufTensor:
     check_key(name)
     rank = cursor.number("I")
     if rank > MAX_RANK:
-        raise InvalidCheckpoint(
-            f"{name!r} has {rank} axes; NumPy has at most {MAX_RANK}.", DISTRUST
-        )
+        raise distrusted(f"{name!r} has {rank} axes; NumPy has at most {MAX_RANK}.")
     start = cursor.skip(8 * rank)
     shape = struct.unpack_from(f"{cursor.order}{rank}Q", cursor.data, start)[::-1]
     return GgufTensor(name, shape, cursor.number("I"), cursor.number("Q"))

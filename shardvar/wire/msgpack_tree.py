@@ -26,7 +26,6 @@ from math import prod
 from typing import Any
 
 from shardvar.errors import (
-    COPY_AGAIN,
     CheckpointError,
     IncompleteCheckpoint,
     ShardvarError,
@@ -34,7 +33,7 @@ from shardvar.errors import (
 )
 from shardvar.limits import MAX_NBYTES, MAX_NESTING, MAX_RANK
 from shardvar.records import dataclass, field, frozen_dataclass
-from shardvar.wire.damage import decoding, invalid, malformed, past_limit
+from shardvar.wire.damage import decoding, incomplete, invalid, malformed, past_limit
 from shardvar.wire.plain import MAX_TEXT, too_large
 
 _ReadAt = Callable[[int, int], bytes]
@@ -90,8 +89,9 @@ class _Cursor:
     def skip(self, nbytes: int) -> int:
         start = self.position
         if nbytes > self.stop - start:
-            cause = f"The value at offset {start} needs {nbytes} bytes, but has {self.stop - start} left."
-            raise IncompleteCheckpoint(cause, COPY_AGAIN)
+            raise incomplete(
+                f"The value at offset {start} needs {nbytes} bytes, but has {self.stop - start} left."
+            )
         self.position = start + nbytes
         return start
 

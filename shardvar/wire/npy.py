@@ -21,9 +21,9 @@ import re
 from math import prod
 from typing import NamedTuple
 
-from shardvar.errors import COPY_AGAIN, IncompleteCheckpoint, InvalidCheckpoint, UnsupportedError
+from shardvar.errors import InvalidCheckpoint, UnsupportedError
 from shardvar.limits import MAX_NBYTES, MAX_NPY_HEADER_NBYTES, MAX_RANK
-from shardvar.wire.damage import invalid, malformed
+from shardvar.wire.damage import incomplete, invalid, malformed
 
 NPY_MAGIC = b"\x93NUMPY"
 _ALIGNMENT = 64
@@ -109,9 +109,7 @@ def preamble_nbytes(first: bytes, nbytes: int) -> int:
     start = 8 + version[0]
     stop = start + int.from_bytes(first[8:start], "little")
     if stop > nbytes or len(first) < start:
-        raise IncompleteCheckpoint(
-            f"The npy header needs {stop} bytes, but the array has {nbytes}.", COPY_AGAIN
-        )
+        raise incomplete(f"The npy header needs {stop} bytes, but the array has {nbytes}.")
     if stop - start > MAX_NPY_HEADER_NBYTES:
         raise invalid(
             f"The npy header has {stop - start} bytes; at most {MAX_NPY_HEADER_NBYTES} are allowed."

@@ -28,15 +28,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from shardvar.errors import (
-    COPY_AGAIN,
     CheckpointError,
-    IncompleteCheckpoint,
     MalformedCheckpoint,
     ShardvarError,
     UnsupportedError,
 )
 from shardvar.limits import MAX_KEY_NBYTES, MAX_NBYTES, MAX_NESTING, MAX_RANK
-from shardvar.wire.damage import check_key, invalid, malformed, past_limit
+from shardvar.wire.damage import check_key, incomplete, invalid, malformed, past_limit
 from shardvar.wire.plain import MAX_TEXT
 from shardvar.wire.protobuf import decode_varint, walk_fields
 
@@ -154,7 +152,7 @@ class _Parser:
         found.external = external if location == 1 else None
         found.name = self.named(path + (own if name is None else name))
         if stop > self.nbytes:
-            found.error = IncompleteCheckpoint(_CUT, COPY_AGAIN)
+            found.error = incomplete(_CUT)
         if len(dims) > MAX_RANK:
             found.error = invalid(f"It has {len(dims)} axes or more; NumPy has at most {MAX_RANK}.")
         return found
@@ -261,7 +259,7 @@ def parse_model(read: _ReadAt, nbytes: int) -> OnnxModel:
             break
         if end > nbytes:
             cause = f"It has {nbytes} bytes, but a field says {end}: it is cut off."
-            model.fault = IncompleteCheckpoint(cause, COPY_AGAIN)
+            model.fault = incomplete(cause)
         if number == 7 and end >= 0:
             has_graph = True
             model.tensors += parser.graph("", begin, end, 0)

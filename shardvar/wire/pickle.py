@@ -347,11 +347,10 @@ class _Machine:
         """Return the next bytes; refuse a length beyond the end before anything is sliced."""
         start, stop = self.position, self.position + nbytes
         if stop > len(self.data):
-            cause = (
+            raise malformed(
                 f"The pickle is cut short, or a length in it is wrong: it claims {nbytes} bytes at "
                 f"offset {start}, and ends at byte {len(self.data)}."
             )
-            raise malformed(cause)
         if nbytes >= _LONG:
             self.bound = min(len(self.data), self.bound + nbytes)
         self.position = stop

@@ -28,11 +28,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardvar.errors import COPY_AGAIN, IncompleteCheckpoint, InvalidCheckpoint, UnsupportedError
+from shardvar.errors import UnsupportedError
 from shardvar.limits import MAX_HEADER_NBYTES, MAX_NBYTES, MAX_RANK
 from shardvar.records import frozen_dataclass
 from shardvar.wire import strict_json
-from shardvar.wire.damage import WRITE_AGAIN, check_key_nbytes, foreign_file, invalid, past_limit
+from shardvar.wire.damage import (
+    check_key_nbytes,
+    foreign_file,
+    incomplete,
+    invalid,
+    past_limit,
+)
 
 _Ints = NDArray[np.int64]
 
@@ -130,11 +136,10 @@ def header_nbytes(first: bytes, file_nbytes: int) -> int:
             "its header does not begin with '{' at offset 8",
         )
     if PREAMBLE_NBYTES + nbytes > file_nbytes:
-        cause = (
+        raise incomplete(
             f"The header should end at offset {PREAMBLE_NBYTES + nbytes}, but the file ends at "
             f"{file_nbytes}."
         )
-        raise IncompleteCheckpoint(cause, COPY_AGAIN)
     return nbytes
 
 
@@ -303,8 +308,7 @@ def _check_cover(keys: Sequence[str], begin: _Ints, end: _Ints) -> None:
     if len(wrong):
         row, offset = int(order[wrong[0]]), int(expected[wrong[0]])
         what = "overlaps the one before it" if begin[row] < offset else "leaves a hole before it"
-        cause = (
+        raise invalid(
             f"The tensor {keys[row]!r} {what}: it begins at {begin[row]} of the data instead of "
             f"{offset}."
         )
-        raise InvalidCheckpoint(cause, WRITE_AGAIN)

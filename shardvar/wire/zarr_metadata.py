@@ -24,13 +24,12 @@ from typing import Any
 
 import numpy as np
 
-from shardvar.errors import CheckpointError, InvalidCheckpoint, UnsupportedError
+from shardvar.errors import CheckpointError, UnsupportedError
 from shardvar.limits import MAX_NBYTES
 from shardvar.records import frozen_dataclass
 from shardvar.wire.damage import (
-    DISTRUST,
     SNIFF_NBYTES,
-    WRITE_AGAIN,
+    distrusted,
     foreign_file,
     invalid,
     malformed,
@@ -192,7 +191,7 @@ def _parse_v2(document: Mapping[str, Any]) -> ArrayMetadata:
     filters = document.get("filters")
     if filters:
         if type(filters) is not list:
-            raise InvalidCheckpoint("Its filters are not a list.", WRITE_AGAIN)
+            raise invalid("Its filters are not a list.")
         names = ", ".join(
             repr(each.get("id") if type(each) is dict else each) for each in filters[:8]
         )
@@ -329,9 +328,7 @@ def _extents(fields: Mapping[str, Any], name: str, least: int = 0) -> tuple[int,
     if type(extents) is not list or not all(type(extent) is int for extent in extents):
         raise invalid(f"Its {name} is not a list of integers.")
     if not all(least <= extent <= MAX_NBYTES for extent in extents):
-        raise InvalidCheckpoint(
-            f"Its {name} is {extents[:MAX_AXES]}, with an extent out of range.", DISTRUST
-        )
+        raise distrusted(f"Its {name} is {extents[:MAX_AXES]}, with an extent out of range.")
     return tuple(extents)
 
 

@@ -38,7 +38,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardvar.errors import (
-    COPY_AGAIN,
     CheckpointError,
     IncompleteCheckpoint,
     InvalidCheckpoint,
@@ -48,7 +47,14 @@ from shardvar.errors import (
 )
 from shardvar.limits import MAX_DIRECTORY_NBYTES, MAX_INFLATION
 from shardvar.records import frozen_dataclass
-from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, invalid, malformed, past_limit
+from shardvar.wire.damage import (
+    WRITE_AGAIN,
+    distrusted,
+    incomplete,
+    invalid,
+    malformed,
+    past_limit,
+)
 
 _Ints = NDArray[np.int64]
 
@@ -164,8 +170,9 @@ class Directory(NamedTuple):
 
     def lost(self) -> IncompleteCheckpoint:
         """Return the error of what is in a member that local headers did not give."""
-        cause = f"It is cut off: what can be read of the archive ends at byte {self.stop}."
-        return IncompleteCheckpoint(cause, COPY_AGAIN)
+        return incomplete(
+            f"It is cut off: what can be read of the archive ends at byte {self.stop}."
+        )
 
 
 _Read = Callable[[int, int], bytes]
@@ -307,11 +314,10 @@ def check_member(member: Member) -> None:
             f"{member.nbytes} outside."
         )
     if member.nbytes > member.stored_nbytes * MAX_INFLATION:
-        cause = (
+        raise distrusted(
             f"It claims {member.nbytes} bytes, more than {member.stored_nbytes} compressed ones "
             "can become."
         )
-        raise InvalidCheckpoint(cause, DISTRUST)
 
 
 def check_supported(member: Member) -> None:

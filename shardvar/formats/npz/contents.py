@@ -33,10 +33,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from shardvar.errors import (
-    COPY_AGAIN,
     CheckpointError,
-    CorruptCheckpoint,
-    IncompleteCheckpoint,
     InvalidCheckpoint,
     ShardvarError,
     UnsupportedError,
@@ -52,10 +49,12 @@ from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import ReadableFile, Storage, Traits
 from shardvar.wire.crc import CRC32
 from shardvar.wire.damage import (
-    DISTRUST,
     SNIFF_NBYTES,
+    corrupt,
+    distrusted,
     foreign_archive,
     foreign_file,
+    incomplete,
     invalid,
     is_known_archive,
     malformed,
@@ -197,7 +196,7 @@ class NpzArchive:
         for row in overlapping(start, stop).tolist():
             cause = f"Its bytes at offset {start[row]} also belong to another member."
             key = places[row].key
-            faults[key] = InvalidCheckpoint(f"{file.name}: {key!r}: {cause}", DISTRUST)
+            faults[key] = distrusted(f"{file.name}: {key!r}: {cause}")
         keys = Counter(member.name.removesuffix(MEMBER_SUFFIX) for member in members)
         for key in (key for key, count in keys.items() if count > 1):
             cause = f"{file.name}: {key!r}: Two members of the archive have this key."
@@ -330,10 +329,9 @@ def _read_array(window: Window, parse: _ParseHeader, place: PlacedMember) -> Sto
     # The size: header and elements are the whole member.
     header, share = parse(preamble[:needed])
     if needed + header.nbytes > member.nbytes:
-        cause = (
+        raise incomplete(
             f"Its shape needs {needed + header.nbytes} bytes, but its member has {member.nbytes}."
         )
-        raise IncompleteCheckpoint(cause, COPY_AGAIN)
     if needed + header.nbytes < member.nbytes:
         raise invalid(
             f"Its member has {member.nbytes - needed - header.nbytes} bytes more than its shape "
@@ -342,9 +340,7 @@ def _read_array(window: Window, parse: _ParseHeader, place: PlacedMember) -> Sto
 
     # An array without elements is never read, so its CRC is compared now.
     if not header.nbytes and member.crc != share:
-        raise CorruptCheckpoint(
-            f"Its {needed} bytes at offset {start} disagree with their CRC.", COPY_AGAIN
-        )
+        raise corrupt(f"Its {needed} bytes at offset {start} disagree with their CRC.")
     return StoredArray(place, header, member.crc ^ share)
 
 

@@ -42,7 +42,6 @@ from shardvar.errors import (
     CorruptCheckpoint,
     IncompleteCheckpoint,
     InconsistentTensor,
-    InvalidCheckpoint,
     MissingFile,
     StorageError,
     UnsupportedError,
@@ -71,7 +70,7 @@ from shardvar.records import dataclass, field
 from shardvar.storage.concurrency import as_answered
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire import strict_json
-from shardvar.wire.damage import SNIFF_NBYTES, WRITE_AGAIN, invalid
+from shardvar.wire.damage import SNIFF_NBYTES, invalid
 from shardvar.wire.digests import DIGESTS, take_digests
 from shardvar.wire.safetensors_header import (
     BITS,
@@ -227,11 +226,10 @@ def _answer(
         # The storage refuses names that are not bare on this system; this refuses names that are
         # not safe on another system.
         if "\\" in name or "/" in name or not name.endswith(SAFETENSORS_SUFFIX):
-            cause = (
+            raise invalid(
                 f"{storage.path}: the index names {name!r}, which is not a safetensors file next "
                 "to it."
             )
-            raise InvalidCheckpoint(cause, WRITE_AGAIN)
         return read_header(files, number)
     except MissingFile as error:  # it has the name, unless all files are missing
         return error

@@ -8,10 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from shardvar.errors import (
-    COPY_AGAIN,
     CheckpointError,
     CheckpointNotFound,
-    IncompleteCheckpoint,
     InconsistentTensor,
     InvalidCheckpoint,
     MalformedCheckpoint,
@@ -26,7 +24,14 @@ from shardvar.limits import MAX_KEY_NBYTES, MAX_NBYTES, MAX_RANK
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
 from shardvar.records import field, frozen_dataclass
 from shardvar.storage.protocol import ReadableFile, Storage
-from shardvar.wire.damage import WRITE_AGAIN, check_key_nbytes, invalid, malformed, past_limit
+from shardvar.wire.damage import (
+    WRITE_AGAIN,
+    check_key_nbytes,
+    incomplete,
+    invalid,
+    malformed,
+    past_limit,
+)
 from shardvar.wire.protobuf import (
     decode_fields,
     decode_varint,
@@ -436,7 +441,7 @@ def find_tensors(contents: BundleContents) -> BundleTensors:
             found.rows.append(row)
         else:
             cause = f"A slice of it is stored under {key!r}, but not listed by an entry."
-            _add_fault(found, contents, row, InvalidCheckpoint(cause, WRITE_AGAIN), name)
+            _add_fault(found, contents, row, invalid(cause), name)
     return found
 
 
@@ -514,7 +519,7 @@ def _find_parts(
             raise OutOfBounds(f"The slice {text} reaches out of the shape {shape}.", WRITE_AGAIN)
         part = row_of.get(slice_key(contents.keys[row], extents))
         if part is None:
-            raise IncompleteCheckpoint(f"The slice {text} is listed but not stored.", COPY_AGAIN)
+            raise incomplete(f"The slice {text} is listed but not stored.")
         yield part, offset, lengths
         if part in contents.errors:
             raise contents.errors[part]

@@ -23,11 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import (
-    COPY_AGAIN,
     CheckpointError,
-    CorruptCheckpoint,
-    IncompleteCheckpoint,
-    InvalidCheckpoint,
     MalformedCheckpoint,
     OutOfBounds,
     prefix_errors,
@@ -59,7 +55,15 @@ from shardvar.records import field, frozen_dataclass, replace
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire import strings
 from shardvar.wire.crc import CRC32C, Checksum, unmask
-from shardvar.wire.damage import WRITE_AGAIN, decoding, invalid, past_limit
+from shardvar.wire.damage import (
+    WRITE_AGAIN,
+    badly_written,
+    corrupt,
+    decoding,
+    incomplete,
+    invalid,
+    past_limit,
+)
 
 # String tensors that a bundle has in slices, as one payload each; and payloads that are made as a
 # whole.
@@ -132,7 +136,7 @@ def join_strings(
         )
         place = int(stored.file[first]), int(stored.start[first]), size
         if place in joined or (place in taken and size != nbytes[first]):
-            error = InvalidCheckpoint("Another tensor begins with the same bytes.", WRITE_AGAIN)
+            error = invalid("Another tensor begins with the same bytes.")
             faults[slices.tensors.keys[tensor]] = error.at(index, repr(slices.tensors.keys[tensor]))
             continue
         joined[place] = rows
@@ -154,9 +158,7 @@ def join_payloads(
     payload = strings.encode(whole)
     # A length may be written in more bytes than it needs.
     if len(payload) != nbytes:
-        raise MalformedCheckpoint(
-            f"Its slices are {len(payload)} bytes when joined, and not {nbytes}.", WRITE_AGAIN
-        )
+        raise badly_written(f"Its slices are {len(payload)} bytes when joined, and not {nbytes}.")
     return payload
 
 
@@ -224,7 +226,7 @@ def _find_guards(faults: "_FaultFinder", crc: Ints) -> dict[tuple[int, int, int]
     ):
         differs[row] = guards.setdefault((file, start, nbytes), value) != value and nbytes > 0
     cause = "Another tensor has the same bytes and a different checksum."
-    faults.add(differs, lambda _row: InvalidCheckpoint(cause, WRITE_AGAIN))
+    faults.add(differs, lambda _row: invalid(cause))
     return guards
 
 
@@ -258,23 +260,18 @@ def _check_numbers(faults: _FaultFinder, stored: Ints, shard: Ints, header: Bund
     whole = ITEMSIZES[codes] == 0
     faults.add(
         np.where(whole, stored < least, stored != slices.nbytes),
-        lambda row: InvalidCheckpoint(
+        lambda row: invalid(
             f"{int(stored[row])} bytes are stored, but the shape {slices.region(row).shape} needs "
-            f"{'at least ' if whole[row] else ''}{int(least[row] if whole[row] else slices.nbytes[row])}.",
-            WRITE_AGAIN,
+            f"{'at least ' if whole[row] else ''}{int(least[row] if whole[row] else slices.nbytes[row])}."
         ),
     )
     faults.add(
         (codes == _VARIANT) & header.is_big_endian,
-        lambda _row: InvalidCheckpoint(
-            "Variants of a big-endian checkpoint cannot be copied.", WRITE_AGAIN
-        ),
+        lambda _row: invalid("Variants of a big-endian checkpoint cannot be copied."),
     )
     faults.add(
         (shard < 0) | (shard >= header.num_shards),
-        lambda row: InvalidCheckpoint(
-            f"It is in data file {int(shard[row])} of {header.num_shards}.", WRITE_AGAIN
-        ),
+        lambda row: invalid(f"It is in data file {int(shard[row])} of {header.num_shards}."),
     )
     faults.add(
         faults.entries.start < 0,
@@ -306,11 +303,10 @@ def _check_places(
     def reason(row: int) -> CheckpointError:
         number, start = int(entries.file[row]), int(entries.start[row])
         if first[number] <= size[row]:
-            cause = (
+            return incomplete(
                 f"{files[number]} has {size[row]} bytes, but the index says at least "
                 f"{stop[number]}."
-            )
-            return IncompleteCheckpoint(cause, COPY_AGAIN).in_file(files[number])
+            ).in_file(files[number])
         cause = (
             f"{files[number]} has {size[row]} bytes, too few for {entries.slices.nbytes[row]} at "
             f"offset {start}."
@@ -426,10 +422,9 @@ class BundleSource(FileSource):
         actual = self._checksum(entries, row, stored)
         if actual != expected:
             found = "no checksum" if actual is None else f"the checksum {actual:08x}"
-            raise CorruptCheckpoint(
+            raise corrupt(
                 f"{self.data.open(file).name}: the {len(stored)} bytes at offset {start} have "
-                f"{found}, but the index gives {expected:08x}.",
-                COPY_AGAIN,
+                f"{found}, but the index gives {expected:08x}."
             )
 
     def _checksum(self, entries: EntryTable, row: int, stored: memoryview) -> int | None:

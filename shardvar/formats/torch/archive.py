@@ -55,7 +55,6 @@ from typing import Any, NamedTuple
 from shardvar.errors import (
     CheckpointError,
     IncompleteCheckpoint,
-    InvalidCheckpoint,
     MalformedCheckpoint,
     OutOfBounds,
     UnsupportedError,
@@ -69,7 +68,14 @@ from shardvar.planning.index import NO_CHECKSUM
 from shardvar.records import dataclass, field, frozen_dataclass
 from shardvar.storage.protocol import ReadableFile
 from shardvar.wire.crc import CRC32, Checksum
-from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, corrupt, invalid, malformed, past_limit
+from shardvar.wire.damage import (
+    WRITE_AGAIN,
+    corrupt,
+    distrusted,
+    invalid,
+    malformed,
+    past_limit,
+)
 from shardvar.wire.opcode_writer import Call, build_pickle
 from shardvar.wire.pickle import parse_pickle
 from shardvar.wire.plain import ORDERED_DICT, Global, Node, Reference, decode_value, encode_value
@@ -189,8 +195,9 @@ class Archive:
             raise invalid(f"The archive has no record {name!r}.")
         if len(members) > 1:
             count = len(members)
-            cause = f"The archive has {count} records {name!r}, and readers choose different ones."
-            raise InvalidCheckpoint(cause, DISTRUST)
+            raise distrusted(
+                f"The archive has {count} records {name!r}, and readers choose different ones."
+            )
         check_member(members[0])
         return members[0]
 
@@ -480,8 +487,7 @@ def open_old(file: ReadableFile) -> OldFile:
             continue
         stored = int.from_bytes(file.read(start, 8), "little" if is_little else "big")
         if stored != count:
-            cause = f"The storage {key!r} has {stored} elements, but its reference {count}."
-            raise invalid(cause)
+            raise invalid(f"The storage {key!r} has {stored} elements, but its reference {count}.")
         records[f"data/{key}"] = Record(start + 8, stop - start - 8, NO_CHECKSUM)
     name = file.name.rpartition("/")[2]
     fault = size_fault(name, file.size, stop, "its storages end at byte")

@@ -44,7 +44,6 @@ from shardvar.errors import (
     CheckpointError,
     IncompleteCheckpoint,
     InvalidCheckpoint,
-    MalformedCheckpoint,
     MissingFile,
     ReadError,
     ShardvarError,
@@ -76,11 +75,11 @@ from shardvar.records import dataclass, field
 from shardvar.storage.concurrency import do_all, without_collection
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import (
-    DISTRUST,
     SNIFF_NBYTES,
-    WRITE_AGAIN,
+    badly_written,
     check_key_nbytes,
     decoding,
+    distrusted,
     foreign_file,
     invalid,
     malformed,
@@ -150,9 +149,7 @@ class Items:
 def parse_metadata(data: bytes) -> Items:
     root, stop = parse_pickle(data, check=_check_name)
     if type(root) is not Node or root.name != _METADATA or type(root.state) is not dict:
-        raise MalformedCheckpoint(
-            "The file is a pickle of something else than the index of a checkpoint.", COPY_AGAIN
-        )
+        raise malformed("The file is a pickle of something else than the index of a checkpoint.")
     described, stored = root.state.get("state_dict_metadata"), root.state.get("storage_data")
     if type(described) is not dict or type(stored) is not dict:
         raise malformed("The index lacks the dict of its tensors or the dict of their places.")
@@ -179,8 +176,7 @@ def parse_metadata(data: bytes) -> Items:
             node = described[key]
             kind = node.name if type(node) is Node else None
             if kind not in (_OBJECT, _TENSOR):
-                cause = "The index describes neither a tensor nor an object."
-                raise MalformedCheckpoint(cause, WRITE_AGAIN)
+                raise badly_written("The index describes neither a tensor nor an object.")
             described_as = _AN_OBJECT if kind == _OBJECT else _tensor(node.state, sizes)
             if key not in items.faults:
                 _add(items, key, described_as, places)
@@ -288,7 +284,7 @@ _TEXTS = ("description", "writer", "generation")
 def _tensor(state: Any, sizes: dict[int, Coordinates]) -> _Described:
     cause = "The index lacks its dtype, its shape or its slices."
     with decoding(
-        lambda _: MalformedCheckpoint(cause, WRITE_AGAIN),
+        lambda _: badly_written(cause),
         *(AttributeError, KeyError, TypeError, IndexError),
     ):
         properties, full, chunks = state["properties"].state, state["size"], state["chunks"]
@@ -309,16 +305,13 @@ def _tensor(state: Any, sizes: dict[int, Coordinates]) -> _Described:
             sizes[id(extents)] = extents
             # An element has at most 16 bytes, and NumPy cannot hold (2**62, 0) either.
             if prod(filter(None, extents)) > MAX_NBYTES // 16:
-                raise InvalidCheckpoint(
-                    f"Its shape {extents}, or the shape of a slice, is too large to exist.",
-                    DISTRUST,
+                raise distrusted(
+                    f"Its shape {extents}, or the shape of a slice, is too large to exist."
                 )
         if id(extents) not in sizes or len(extents) != rank:
-            raise MalformedCheckpoint(
-                "Its shape, or the region of a slice, is not a tuple of sizes.", WRITE_AGAIN
-            )
+            raise badly_written("Its shape, or the region of a slice, is not a tuple of sizes.")
     if type(dtype) is not Global:
-        raise MalformedCheckpoint("Its dtype is not one of torch's.", WRITE_AGAIN)
+        raise badly_written("Its dtype is not one of torch's.")
     return dtype_of(dtype.name), full, slices
 
 
@@ -362,8 +355,9 @@ _CLASSES = frozenset(
 def _check_name(name: str) -> None:
     is_dtype = name.startswith(_DTYPE_WORDS) and name.count(".") == 1
     if name not in _CLASSES and not is_dtype:
-        cause = f"The index names {name[:200]}, which Python would import or call; nothing was run."
-        raise InvalidCheckpoint(cause, DISTRUST)
+        raise distrusted(
+            f"The index names {name[:200]}, which Python would import or call; nothing was run."
+        )
 
 
 _UNEVEN = (

@@ -56,7 +56,6 @@ from shardvar.errors import (
     CheckpointError,
     IncompleteCheckpoint,
     InvalidCheckpoint,
-    MalformedCheckpoint,
     MissingFile,
     StorageError,
     UnsupportedError,
@@ -77,7 +76,7 @@ from shardvar.planning.index import NO_CHECKSUM
 from shardvar.records import frozen_dataclass
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import Storage
-from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, invalid
+from shardvar.wire.damage import WRITE_AGAIN, badly_written, distrusted, invalid
 from shardvar.wire.plain import Node, encode_value
 
 OF_OPTIMIZER = re.compile(r"((?:bf16_)?zero_pp_rank)_(\d{1,6})_mp_rank_(\d{1,4})_optim_states\.pt")
@@ -117,16 +116,16 @@ def _param_shapes(leaves: Mapping[str, Any]) -> list[dict[str, _Shape]]:
         group, _, key = text.partition(".")
         groups.setdefault(group, {})[key] = _checked(key, shape)
     if [*groups] != [*map(str, range(len(groups)))]:
-        raise MalformedCheckpoint("Its param_shapes are not a list of dicts.", WRITE_AGAIN)
+        raise badly_written("Its param_shapes are not a list of dicts.")
     return [*groups.values()]
 
 
 def _checked(key: str, shape: Any) -> _Shape:
     if not isinstance(shape, tuple) or any(type(n) is not int or n < 0 for n in shape):
-        raise MalformedCheckpoint(f"The shape of {key!r} is not a tuple of sizes.", WRITE_AGAIN)
+        raise badly_written(f"The shape of {key!r} is not a tuple of sizes.")
     is_large = len(shape) > MAX_RANK or max(shape, default=0) > MAX_NBYTES
     if is_large or prod(filter(None, shape)) > MAX_NBYTES // 16:
-        raise InvalidCheckpoint(f"The shape of {key!r} is too large to exist.", DISTRUST)
+        raise distrusted(f"The shape of {key!r} is too large to exist.")
     return tuple(shape)
 
 
@@ -204,7 +203,7 @@ _Range = tuple[_Vector, int, int]  # The elements [start, stop) of a vector
 def _vector(part: Unpickled, number: int, key: str) -> _Vector:
     view = part.tensor(key) if is_tensor(part.value(key)) else None
     if view is None or len(view.tensor.shape) != 1 or not view.tensor.is_contiguous:
-        raise MalformedCheckpoint(f"{key!r} is not a flat vector.", WRITE_AGAIN)
+        raise badly_written(f"{key!r} is not a flat vector.")
     return _Vector(number, view)
 
 
@@ -408,7 +407,7 @@ class _Zero(NamedTuple):
             return plain_of(value, part.room)
         view = part.tensor(key)
         if view.tensor.count != 1:
-            raise MalformedCheckpoint(f"{key!r} is not one number.", WRITE_AGAIN)
+            raise badly_written(f"{key!r} is not one number.")
         octets = bytearray(view.nbytes)
         read_view(view, self.data, rank, 0, memoryview(octets))
         return np.frombuffer(octets, numpy_dtype(view.tensor.dtype))[0]
@@ -427,18 +426,19 @@ def _join_groups(
         if type(paddings) is list:
             skipped = paddings[number] if number < len(paddings) else []
             if type(skipped) is not list or len(skipped) != len(shapes):
-                raise MalformedCheckpoint("Its paddings are not of its parameters.", WRITE_AGAIN)
+                raise badly_written("Its paddings are not of its parameters.")
         for (key, shape), padding in zip(shapes.items(), skipped, strict=True):
             if type(padding) is not int or padding < 0:
-                raise MalformedCheckpoint("Its paddings are not sizes.", WRITE_AGAIN)
+                raise badly_written("Its paddings are not sizes.")
             stop = start + prod(shape)
             yield key, _filled(key, shape, _ranges(parts, start, stop))
             start = stop + padding
         held = sum(part.count for part in parts)
         # DeepSpeed pads a group to a multiple of twice the number of ranks.
         if -(-start // align) != -(-held // align):
-            cause = f"The parameters of group {number} have {start} elements, the ranks {held}."
-            raise invalid(cause)
+            raise invalid(
+                f"The parameters of group {number} have {start} elements, the ranks {held}."
+            )
 
 
 # --- Universal Checkpoints
@@ -530,7 +530,7 @@ def _stored(part: Unpickled, number: int, shape: _Shape | None, is_whole: bool) 
         raise UnsupportedError(cause, "Copy the folder, and change its files one by one.")
     key = next((key for key in ("param", "") if key in part.leaves), None)
     if key is None:
-        raise MalformedCheckpoint("The file has neither a tensor nor a 'param'.", WRITE_AGAIN)
+        raise badly_written("The file has neither a tensor nor a 'param'.")
     if not part.has_tensor(key):
         return Stored(number, part.object(key))
     view = part.tensor(key)
@@ -540,8 +540,7 @@ def _stored(part: Unpickled, number: int, shape: _Shape | None, is_whole: bool) 
     if key or not own or shape is None or own == shape:
         return Stored.whole(number, view)
     if len(own) != 1 or own[0] != prod(shape) or not view.tensor.is_contiguous:
-        cause = f"It has the shape {own}, and its parameter {shape}."
-        raise invalid(cause)
+        raise invalid(f"It has the shape {own}, and its parameter {shape}.")
     return Stored.whole(number, view.reshaped(shape))
 
 

@@ -56,7 +56,7 @@ from shardvar.planning.index import NO_CHECKSUM
 from shardvar.records import frozen_dataclass, replace
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import Storage
-from shardvar.wire.damage import DISTRUST, WRITE_AGAIN, invalid
+from shardvar.wire.damage import WRITE_AGAIN, distrusted, invalid
 from shardvar.wire.strict_json import parse_json
 
 _ALONE = "To read what one rank holds, copy its file to another name, such as x.pt."
@@ -212,8 +212,7 @@ def check_budget_of_slices(count: int, nbytes: int, data: DataFiles) -> None:
     # A part takes a hundred bytes of a pickle or more. Keys that share one could make a small file
     # very large.
     if count > max(nbytes, _MIN_SLICES):
-        cause = f"{data.names[0]}: The files describe too many slices for their size."
-        raise InvalidCheckpoint(cause, DISTRUST)
+        raise distrusted(f"{data.names[0]}: The files describe too many slices for their size.")
 
 
 def _join(held: Sequence[Part]) -> tuple[list[Stored], list[tuple[Stored, Stored]]]:
@@ -443,10 +442,9 @@ def _read_params(storage: Storage) -> _Params:
         return _Params()
     with closing(storage.open(_PARAMS_FILE)) as file, prefix_errors(file.name):
         if file.size > _PARAMS_NBYTES:
-            cause = (
+            raise distrusted(
                 f"It has {file.size} bytes, and no file of sizes has more than {_PARAMS_NBYTES}."
             )
-            raise InvalidCheckpoint(cause, DISTRUST)
         value = parse_json(file.read(0, file.size), _PARAMS_DEPTH, allow_nan=True)
         table = value if isinstance(value, dict) else {}
         of_experts = table.get("moe_args")

@@ -21,12 +21,9 @@ from math import prod
 from typing import Any
 
 from shardvar.errors import (
-    COPY_AGAIN,
     CheckpointError,
     IncompleteCheckpoint,
     InconsistentTensor,
-    InvalidCheckpoint,
-    MalformedCheckpoint,
     MissingFile,
     ServerError,
     StorageError,
@@ -60,7 +57,16 @@ from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM
 from shardvar.records import dataclass, field, replace
 from shardvar.storage.protocol import Storage
-from shardvar.wire.damage import DISTRUST, SNIFF_NBYTES, WRITE_AGAIN, invalid, malformed, past_limit
+from shardvar.wire.damage import (
+    SNIFF_NBYTES,
+    WRITE_AGAIN,
+    badly_written,
+    distrusted,
+    incomplete,
+    invalid,
+    malformed,
+    past_limit,
+)
 from shardvar.wire.pickle import parse_pickle
 from shardvar.wire.safetensors_header import PREAMBLE_NBYTES, header_nbytes, parse_header
 from shardvar.wire.strict_json import parse_json
@@ -97,7 +103,7 @@ class _Item:
             names = ("global_offsets", "local_offsets", "local_sizes")
             lists = [_list(about.get(name)) for name in names]
             if len({*map(len, lists)}) != 1:
-                raise MalformedCheckpoint("Its offsets and sizes differ in number.", WRITE_AGAIN)
+                raise badly_written("Its offsets and sizes differ in number.")
             (view,), offsets, views = share.views, list[tuple[int, ...]](), list[TensorView]()
             for triple in zip(*lists, strict=True):
                 offset, inner, size = map(sizes, triple)
@@ -184,11 +190,11 @@ def _items_of(root: Mapping[Any, Any], there: Mapping[str, Any]) -> dict[str, _I
         cause = f"The index is of version {version!r}, and 1.0 and 2.0 are read."
         raise UnsupportedError(cause, "Update shardvar.")
     if type(world) is not int or world < 1:
-        raise MalformedCheckpoint(f"The number of ranks is {world!r}.", WRITE_AGAIN)
+        raise badly_written(f"The number of ranks is {world!r}.")
     items = {}
     for name, (tensors, files) in _described(root, version).items():
         if type(name) is not str or not is_bare(name):
-            raise InvalidCheckpoint(f"An item is named {name!r}.", DISTRUST)
+            raise distrusted(f"An item is named {name!r}.")
         items[name] = item = _Item(dict(_files(name, files, world)))
         for path, groups in tensors.items():
             key = ".".join(_steps(path))
@@ -197,8 +203,7 @@ def _items_of(root: Mapping[Any, Any], there: Mapping[str, Any]) -> dict[str, _I
                 sharding = _dict(_dict(group).get("sharding_metadata"))
                 for rank in _list(group.get("ranks")):
                     if type(rank) is not int or rank not in item.files or rank in held:
-                        cause = f"{key!r} of {name!r} is of the rank {rank!r}, or twice."
-                        raise invalid(cause)
+                        raise invalid(f"{key!r} of {name!r} is of the rank {rank!r}, or twice.")
                     held[rank] = sharding
     for path in there:
         match = _OF_ITEM.fullmatch(path)
@@ -222,20 +227,20 @@ def _described(root: Mapping[Any, Any], version: str) -> dict[Any, tuple[dict[An
     for path, groups in table.items():
         name, *rest = _steps(path)
         if name not in items:
-            raise MalformedCheckpoint(f"The item {name!r} has no files.", WRITE_AGAIN)
+            raise badly_written(f"The item {name!r} has no files.")
         items[name][0][tuple(rest)] = groups
     return items
 
 
 def _dict(value: Any) -> dict[Any, Any]:
     if type(value) is not dict:
-        raise MalformedCheckpoint("A table of the index is not a dict.", WRITE_AGAIN)
+        raise badly_written("A table of the index is not a dict.")
     return value
 
 
 def _list(value: Any) -> list[Any]:
     if type(value) not in (list, tuple):
-        raise MalformedCheckpoint("A list of the index is not a list.", WRITE_AGAIN)
+        raise badly_written("A list of the index is not a list.")
     return [*value]
 
 
@@ -243,8 +248,9 @@ def _files(item: str, layouts: Any, world: int) -> Iterator[tuple[int, tuple[str
     table = _dict(layouts)
     ranks = [int(rank) if type(rank) is str and rank.isdecimal() else rank for rank in table]
     if len(ranks) != world or {*ranks} != {*range(len(ranks))}:
-        cause = f"The item {item!r} has files of {len(ranks)} ranks, and {world} ranks wrote."
-        raise invalid(cause)
+        raise invalid(
+            f"The item {item!r} has files of {len(ranks)} ranks, and {world} ranks wrote."
+        )
     for rank, layout in zip(ranks, table.values(), strict=True):
         if layout is None:
             yield rank, (f"{item}_{rank}.pt", _TORCH)
@@ -252,8 +258,9 @@ def _files(item: str, layouts: Any, world: int) -> Iterator[tuple[int, tuple[str
         path = _dict(layout).get("file_path")
         kind = _dict(layout.get("serialization_format")).get("type")
         if type(path) is not str or not all(map(is_bare, path.split("/"))):
-            cause = f"The file of the item {item!r} is {path!r}, which is not in the folder."
-            raise InvalidCheckpoint(cause, DISTRUST)
+            raise distrusted(
+                f"The file of the item {item!r} is {path!r}, which is not in the folder."
+            )
         if kind not in (_TORCH, _SAFETENSORS, *_OTHERS):
             raise UnsupportedError(f"{path} is of the kind {kind!r}.", "Update shardvar.")
         yield rank, (path, kind)
@@ -265,7 +272,7 @@ def _steps(path: Any) -> list[str]:
     if type(path) is str:
         steps = parse_json(path.encode("utf-8", "surrogatepass"), _MAX_PATH_DEPTH)
     if type(steps) is not list or not {*map(type, steps)} <= {str, int}:
-        raise MalformedCheckpoint(f"A path of the index is {path!r}.", WRITE_AGAIN)
+        raise badly_written(f"A path of the index is {path!r}.")
     return [str(step) for step in steps]
 
 
@@ -284,7 +291,7 @@ def _read_safetensors(data: DataFiles, number: int, _rank: int) -> RankLeaves:
         tensor = StoredTensor.whole(dtype, shape, name, size)
         record: Record | LostRecord = Record(int(header.start[row]), size, NO_CHECKSUM)
         if record.start + size > file.size:
-            record = LostRecord(size, IncompleteCheckpoint("The file is cut off.", COPY_AGAIN))
+            record = LostRecord(size, incomplete("The file is cut off."))
         return Share(dtype, shape, (TensorView(tensor, record, False),))
 
     return RankLeaves(rows, value, nbytes, False)

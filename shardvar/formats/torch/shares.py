@@ -45,7 +45,6 @@ from typing import Any
 from shardvar.errors import (
     InconsistentTensor,
     InvalidCheckpoint,
-    MalformedCheckpoint,
     OutOfBounds,
     UnsupportedError,
 )
@@ -61,7 +60,7 @@ from shardvar.formats.torch.values import (
 )
 from shardvar.limits import MAX_NBYTES, MAX_RANK
 from shardvar.records import frozen_dataclass
-from shardvar.wire.damage import WRITE_AGAIN, invalid
+from shardvar.wire.damage import WRITE_AGAIN, badly_written, invalid
 from shardvar.wire.plain import Global, Node
 
 Runs = list[tuple[int, int]]
@@ -229,7 +228,7 @@ def share_of(value: Node, rank: int | None, view: ViewOf) -> Share:
     if name not in _DTENSORS | _SHARDED:
         raise UnsupportedError(f"It is a tensor of the class {name}.", "Save it as a plain tensor.")
     if type(described) is not tuple or len(described) < 3 or type(described[1]) is not Global:
-        raise MalformedCheckpoint("Its description has no dtype or no shape.", WRITE_AGAIN)
+        raise badly_written("Its description has no dtype or no shape.")
     dtype, shape = dtype_of(described[1].name), sizes(described[2])
     make = _dtensor if name in _DTENSORS else _sharded
     share = make(dtype, shape, state, rank, view)
@@ -255,9 +254,7 @@ def _dtensor(
     fields = _attributes(state)
     local, spec = fields.get("_local_tensor"), _state(fields.get("_spec"))
     if type(local) is not Node or type(spec.get("placements")) not in (tuple, list):
-        raise MalformedCheckpoint(
-            "It is a DTensor without a local tensor or placements.", WRITE_AGAIN
-        )
+        raise badly_written("It is a DTensor without a local tensor or placements.")
     extents, coordinate = _mesh(_state(spec.get("mesh")), rank)
     placements = tuple(_placement(value, len(shape)) for value in spec["placements"])
     if len(placements) != len(extents):
@@ -328,13 +325,13 @@ def _sharded(
 ) -> Share:
     shards = state[0] if type(state) is tuple and state else None
     if type(shards) is not list:
-        raise MalformedCheckpoint("It is a ShardedTensor without a list of shards.", WRITE_AGAIN)
+        raise badly_written("It is a ShardedTensor without a list of shards.")
     views, offsets = [], []
     for shard in map(_state, shards):
         about, tensor = _state(shard.get("metadata")), shard.get("tensor")
         _check_rank(_state(about.get("placement")).get("_rank"), rank)
         if type(tensor) is not Node:
-            raise MalformedCheckpoint("A shard of it has no tensor.", WRITE_AGAIN)
+            raise badly_written("A shard of it has no tensor.")
         views.append(view(tensor_of(tensor)))
         offsets.append(sizes(about.get("shard_offsets")))
         held = views[-1].tensor.shape
@@ -357,11 +354,7 @@ def _attributes(state: Any) -> dict[Any, Any]:
 def sizes(value: Any, most: int = MAX_NBYTES) -> tuple[int, ...]:
     """Return the integers, each at least 0 and at most ``most``, of a shape or the like."""
     if not isinstance(value, tuple | list) or len(value) > MAX_RANK:
-        raise MalformedCheckpoint(
-            "Its shape, its offsets or its mesh are not lists of numbers.", WRITE_AGAIN
-        )
+        raise badly_written("Its shape, its offsets or its mesh are not lists of numbers.")
     if any(type(number) is not int or not 0 <= number <= most for number in value):
-        raise MalformedCheckpoint(
-            "Its shape, its offsets or its mesh have a number out of bounds.", WRITE_AGAIN
-        )
+        raise badly_written("Its shape, its offsets or its mesh have a number out of bounds.")
     return tuple(value)

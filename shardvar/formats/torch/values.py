@@ -44,8 +44,6 @@ import numpy as np
 
 from shardvar.errors import (
     CheckpointError,
-    InvalidCheckpoint,
-    MalformedCheckpoint,
     OutOfBounds,
     UnsupportedError,
 )
@@ -53,7 +51,7 @@ from shardvar.formats.leaves import is_generator_state
 from shardvar.layout.dtypes import ITEMSIZES, NAMES, TORCH_ONLY, code
 from shardvar.limits import MAX_NBYTES, MAX_RANK
 from shardvar.records import dataclass, frozen_dataclass
-from shardvar.wire.damage import DISTRUST, WRITE_AGAIN
+from shardvar.wire.damage import WRITE_AGAIN, badly_written, distrusted
 from shardvar.wire.opcode_writer import Call, Instance
 from shardvar.wire.plain import (
     ARRAY,
@@ -285,22 +283,18 @@ def tensor_of(value: Node) -> StoredTensor:
     has_dtype = value.name == _TENSOR_V3
     args = value.args if type(value.args) is tuple else ()
     if not 4 <= len(args) <= 7 + has_dtype or (has_dtype and len(args) < 7):
-        raise MalformedCheckpoint(f"Its description has {len(args)} arguments.", WRITE_AGAIN)
+        raise badly_written(f"Its description has {len(args)} arguments.")
     storage, offset, shape, strides = args[:4]
     flags = args[6 + has_dtype] if len(args) > 6 + has_dtype else {}
     dtype, record, nbytes = _storage(storage, args[6] if has_dtype else None)
     is_placed = isinstance(shape, tuple) and isinstance(strides, tuple)
     numbers = (offset, *shape, *strides) if is_placed else (None,)
     if any(type(number) is not int or not 0 <= number <= MAX_NBYTES for number in numbers):
-        raise MalformedCheckpoint(
-            "Its offset, shape or strides are not numbers of elements.", WRITE_AGAIN
-        )
+        raise badly_written("Its offset, shape or strides are not numbers of elements.")
     if len(shape) != len(strides) or len(shape) > MAX_RANK:
-        raise MalformedCheckpoint(
-            f"It has {len(shape)} axes and {len(strides)} strides.", WRITE_AGAIN
-        )
+        raise badly_written(f"It has {len(shape)} axes and {len(strides)} strides.")
     if type(flags) is not dict or not all(type(key) is str for key in flags):
-        raise MalformedCheckpoint("Its flags are not a dict.", WRITE_AGAIN)
+        raise badly_written("Its flags are not a dict.")
     unknown = flags.keys() - {"conj", "neg"}
     if unknown:
         raise UnsupportedError(
@@ -326,7 +320,7 @@ def pickled_array(node: Node) -> PickledArray:
             "Save it as `numpy.asarray(value)`.",
         )
     if type(state) is not tuple or len(state) != 5:
-        raise MalformedCheckpoint("It is an array of NumPy without a state.", WRITE_AGAIN)
+        raise badly_written("It is an array of NumPy without a state.")
     _, shape, described, is_reversed, content = state
     name, is_big_endian = dtype_of_numpy(described)
     if name not in NAMES:
@@ -336,16 +330,14 @@ def pickled_array(node: Node) -> PickledArray:
         )
     is_shape = type(shape) is tuple and len(shape) <= MAX_RANK
     if not is_shape or any(type(n) is not int or not 0 <= n <= MAX_NBYTES for n in shape):
-        raise MalformedCheckpoint("The shape of its array is not a list of extents.", WRITE_AGAIN)
+        raise badly_written("The shape of its array is not a list of extents.")
     steps, step = list[int](), 1
     for extent in shape if is_reversed is True else shape[::-1]:
         steps.append(step)
         step *= max(extent, 1)
     nbytes = prod(shape) * int(ITEMSIZES[code(name)])
     if type(content) is not bytes or len(content) != nbytes:
-        raise MalformedCheckpoint(
-            f"Its array does not have the {nbytes} bytes of its shape.", WRITE_AGAIN
-        )
+        raise badly_written(f"Its array does not have the {nbytes} bytes of its shape.")
     strides = tuple(steps if is_reversed is True else steps[::-1])
     tensor = PickledArray(name, shape, strides, 0, "", nbytes, False, False, content, is_big_endian)
     _check_bounds(tensor)
@@ -377,10 +369,10 @@ def _storage(reference: Any, dtype: Any) -> tuple[str, str, int]:
     fields: Any = reference.value if type(reference) is Reference else None
     is_storage = type(fields) is tuple and len(fields) >= 5 and fields[0] == "storage"
     if not is_storage or type(fields[1]) is not Global:
-        raise MalformedCheckpoint("It has no storage.", WRITE_AGAIN)
+        raise badly_written("It has no storage.")
     _, kind, record, _, size = fields[:5]
     if type(record) is not str or type(size) is not int or not 0 <= size <= MAX_NBYTES:
-        raise MalformedCheckpoint("Its storage has no name or no size.", WRITE_AGAIN)
+        raise badly_written("Its storage has no name or no size.")
     if dtype is None:
         name = STORAGES.get(kind.name)
         if name is None:
@@ -389,7 +381,7 @@ def _storage(reference: Any, dtype: Any) -> tuple[str, str, int]:
             )
         return name, f"data/{record}", size * int(ITEMSIZES[code(name)])
     if type(dtype) is not Global or kind.name != UNTYPED_STORAGE:
-        raise MalformedCheckpoint("Its dtype or its storage is not one of torch's.", WRITE_AGAIN)
+        raise badly_written("Its dtype or its storage is not one of torch's.")
     return dtype_of(dtype.name), f"data/{record}", size
 
 
@@ -410,7 +402,7 @@ def _check_bounds(tensor: StoredTensor) -> None:
     if not tensor.count:
         # NumPy cannot hold (2**62, 0) either.
         if prod(filter(None, tensor.shape)) * tensor.itemsize > MAX_NBYTES:
-            raise InvalidCheckpoint(f"Its shape {tensor.shape} is too large to exist.", DISTRUST)
+            raise distrusted(f"Its shape {tensor.shape} is too large to exist.")
         return
     stop = tensor.reach[1]
     if stop > tensor.storage_nbytes:
@@ -441,9 +433,7 @@ def unsupported(value: Any) -> CheckpointError | UnsupportedError:
             f"It refers to {name}, which shardvar does not import.", "Save the name as text."
         )
     if name.partition(".")[0] in _RUNNING and name not in _HARMLESS:
-        return InvalidCheckpoint(
-            f"It would call {name} when it is loaded by Python; nothing was run.", DISTRUST
-        )
+        return distrusted(f"It would call {name} when it is loaded by Python; nothing was run.")
     if "_rebuild_" in name:
         return UnsupportedError(
             f"It is made by {name}, which shardvar does not read.", "Save it as a dense tensor."
@@ -485,11 +475,10 @@ def plain_of(item: Any, room: TextRoom | None = None, has_arrays: bool = True) -
     """Return the plain value of a parsed object; raise for its first part that is not plain.
     Without ``has_arrays``, arrays of NumPy are refused outside of states of generators."""
     if room is not None and room.left <= 0:
-        cause = (
+        raise distrusted(
             f"The objects of the file have more than {_MAX_EXPANSION} times as many characters and "
             "items as their pickle has bytes."
         )
-        raise InvalidCheckpoint(cause, DISTRUST)
     copy = _Copy(has_arrays)
     try:
         return copy.of(item, 0)

@@ -22,7 +22,6 @@ import numpy as np
 from shardvar.errors import (
     READ_ERRORS,
     CheckpointError,
-    InvalidCheckpoint,
     MissingFile,
     ReadError,
     StorageError,
@@ -62,7 +61,7 @@ from shardvar.planning.slices import Capabilities, grid_steps
 from shardvar.records import frozen_dataclass
 from shardvar.storage.concurrency import as_answered
 from shardvar.storage.protocol import Storage
-from shardvar.wire.damage import WRITE_AGAIN, invalid
+from shardvar.wire.damage import invalid
 from shardvar.wire.zarr_metadata import (
     ARRAYS_ATTRIBUTE,
     CORE_V2,
@@ -195,11 +194,10 @@ def _describe(
             ):
                 return None
             if len(versions) > 1:
-                cause = (
+                raise invalid(
                     "The folder has descriptions of two versions of Zarr, and readers choose "
                     "different ones."
                 )
-                raise InvalidCheckpoint(cause, WRITE_AGAIN)
     except (*READ_ERRORS, StorageError) as error:
         if not folder:  # a checkpoint, and not one of its arrays
             raise
@@ -283,9 +281,7 @@ def lost_arrays(
             else [each for each in paths if each][:1]
         )
         if below and below[0].startswith(f"{path}/".removeprefix("/")):
-            errors[path] = InvalidCheckpoint(
-                f"The array {path!r} has another in its folder, {below[0]!r}.", WRITE_AGAIN
-            )
+            errors[path] = invalid(f"The array {path!r} has another in its folder, {below[0]!r}.")
     return errors
 
 

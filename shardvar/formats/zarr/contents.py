@@ -21,7 +21,6 @@ from shardvar.errors import (
     COPY_AGAIN,
     READ_ERRORS,
     CheckpointError,
-    CorruptCheckpoint,
     IncompleteCheckpoint,
     InvalidCheckpoint,
     ReadError,
@@ -45,7 +44,7 @@ from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
 from shardvar.records import dataclass, field, frozen_dataclass, replace
 from shardvar.storage.concurrency import do_all
 from shardvar.wire.crc import CRC32C
-from shardvar.wire.damage import DISTRUST, past_limit
+from shardvar.wire.damage import corrupt, distrusted, incomplete, past_limit
 from shardvar.wire.zarr_metadata import ArrayMetadata, may_be_guarded, parse_array
 
 # The table of contents of arrays whose chunks are followed by their checksums, as the codec crc32c
@@ -136,11 +135,10 @@ class ChunkIndex(TableIndex):
         stop = len(octets) - TRAILER_NBYTES
         if CRC32C.compute(octets[:stop]) != int.from_bytes(octets[stop:], "little"):
             file = self.files[int(self.entries.file[row])]
-            cause = (
+            raise corrupt(
                 f"{file}: Its {stop} bytes, which hold {self.entries.slices.region(row)} of "
                 f"{self.entries.slices.key(row)!r}, disagree with the checksum that follows them."
-            )
-            raise CorruptCheckpoint(cause, COPY_AGAIN).in_file(file)
+            ).in_file(file)
         return octets[: int(self.entries.slices.nbytes[row])]
 
     def _read(self, rows: Ints) -> None:
@@ -480,10 +478,11 @@ def _check_files(chunks: Chunks, listing: PathListing) -> None:
             )
         if nbytes > size * MAX_CODEC_EXPANSION:
             cause = f"The chunk {name!r} claims {nbytes} bytes, and has at most {size}."
-            raise InvalidCheckpoint(f"{cause} No codec makes that much of them.", DISTRUST)
+            raise distrusted(f"{cause} No codec makes that much of them.")
         if size < metadata.min_nbytes:
-            cause = f"The chunk {name!r} has {size} bytes, and its index {metadata.min_nbytes}."
-            raise IncompleteCheckpoint(cause, COPY_AGAIN)
+            raise incomplete(
+                f"The chunk {name!r} has {size} bytes, and its index {metadata.min_nbytes}."
+            )
 
 
 def _oddities(chunks: Chunks, listing: PathListing) -> Iterator[Finding]:

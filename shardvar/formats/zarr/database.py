@@ -11,7 +11,6 @@ import numpy as np
 from shardvar.errors import (
     CheckpointError,
     IncompleteCheckpoint,
-    InvalidCheckpoint,
     UnsupportedError,
     prefix_errors,
 )
@@ -33,7 +32,7 @@ from shardvar.limits import MAX_PAYLOAD_EXPANSION
 from shardvar.planning.slices import Assignment, grid_steps
 from shardvar.records import frozen_dataclass
 from shardvar.storage.protocol import Storage
-from shardvar.wire.damage import DISTRUST, invalid, malformed, past_limit
+from shardvar.wire.damage import distrusted, invalid, malformed, past_limit
 from shardvar.wire.ocdbt import (
     INLINE_NBYTES,
     MAX_KEY_NBYTES,
@@ -168,8 +167,9 @@ def read_values(tree: Tree) -> DatabaseValues:
                 )
                 raise IncompleteCheckpoint(cause, _COPY_ALL)
         if unseen < 0:
-            cause = f"{DATABASE} leads to nodes of {-unseen} bytes more than all files have."
-            raise InvalidCheckpoint(cause, DISTRUST)
+            raise distrusted(
+                f"{DATABASE} leads to nodes of {-unseen} bytes more than all files have."
+            )
         below: list[NodePlace] = []
         files = sorted({place.file for place in level})
         number = {path: row for row, path in enumerate(files)}

@@ -15,7 +15,6 @@ import numpy as np
 
 from shardvar.errors import (
     CheckpointError,
-    InvalidCheckpoint,
     MissingFile,
     UnsupportedError,
     replaced_error,
@@ -27,7 +26,7 @@ from shardvar.limits import MAX_TREE_NBYTES
 from shardvar.records import dataclass, field, frozen_dataclass
 from shardvar.storage.concurrency import as_answered, do_all
 from shardvar.storage.protocol import FileStatus, ReadableFile, Storage, Traits
-from shardvar.wire.damage import DISTRUST, past_limit
+from shardvar.wire.damage import distrusted, past_limit
 
 GROUPS = ("zarr.json", ".zgroup", ".zarray", ".zmetadata")
 """The files that make a folder one of Zarr, version 3 first, as zarr-python prefers them."""
@@ -276,8 +275,7 @@ def read_documents(tree: Tree, paths: Sequence[str]) -> list[bytes]:
 def check_inside(path: str, what: str = "The array") -> None:
     """Raise ``InvalidCheckpoint`` unless every step of a path is a bare name."""
     if any(step in ("", ".", "..") or "\0" in step or "\\" in step for step in path.split("/")):
-        cause = f"{what} {path[:200]!r} is not in the folder of the checkpoint."
-        raise InvalidCheckpoint(cause, DISTRUST)
+        raise distrusted(f"{what} {path[:200]!r} is not in the folder of the checkpoint.")
 
 
 # Ranges of files, read together: neighbours are one range, and all requests to a remote storage are

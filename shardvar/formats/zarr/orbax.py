@@ -26,7 +26,6 @@ from shardvar.errors import (
     READ_ERRORS,
     CheckpointError,
     IncompleteCheckpoint,
-    InvalidCheckpoint,
     MissingFile,
     ReadError,
     UnsupportedError,
@@ -73,7 +72,7 @@ from shardvar.planning.slices import Capabilities, SliceTable, grid_steps
 from shardvar.records import field, frozen_dataclass, replace
 from shardvar.storage.protocol import Storage
 from shardvar.wire import strings
-from shardvar.wire.damage import WRITE_AGAIN, check_key_nbytes, invalid, past_limit
+from shardvar.wire.damage import check_key_nbytes, invalid, past_limit
 from shardvar.wire.plain import Tagged, decode_value, encode_value
 from shardvar.wire.zarr_metadata import MAX_AXES, MAX_DOCUMENT_NBYTES, parse_object
 
@@ -149,9 +148,7 @@ def parse_tree(data: bytes) -> PyTree:
             for step, text in zip(steps, map(str, names), strict=True)
         )
         if key in seen and kind not in _EMPTY:
-            tree.faults[key] = InvalidCheckpoint(
-                f"Two leaves have the key {key!r}, and one array.", WRITE_AGAIN
-            )
+            tree.faults[key] = invalid(f"Two leaves have the key {key!r}, and one array.")
         seen.add(key)
         if kind in _EMPTY:
             tree.empty[key] = kind

@@ -19,11 +19,8 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import (
-    COPY_AGAIN,
     CheckpointError,
-    CorruptCheckpoint,
     IncompleteCheckpoint,
-    MalformedCheckpoint,
     ShardvarError,
     StorageError,
     UnsupportedError,
@@ -41,7 +38,7 @@ from shardvar.planning.index import EntryTable
 from shardvar.records import dataclass, field, frozen_dataclass
 from shardvar.storage.protocol import Storage
 from shardvar.wire.crc import CRC32C, Checksum
-from shardvar.wire.damage import decoding
+from shardvar.wire.damage import corrupt, decoding, malformed
 
 # TensorStore, which decodes chunks: only this module imports it, when the first chunk is
 # decoded.
@@ -190,11 +187,11 @@ def _translated(error: Exception, place: str) -> ShardvarError:
     if isinstance(error, PermissionError) or status == "PERMISSION_DENIED":
         return StorageError(cause, "Change the permissions of the files.")
     if "Digest mismatch" in text or "checksum verification failed" in text:
-        return CorruptCheckpoint(cause, COPY_AGAIN)
+        return corrupt(cause)
     is_short = ": Truncated " in text or "Not enough data" in text
     if status in ("NOT_FOUND", "OUT_OF_RANGE") or is_short:
         return IncompleteCheckpoint(cause, "Copy the checkpoint again, with all its folders.")
-    return MalformedCheckpoint(cause, COPY_AGAIN)
+    return malformed(cause)
 
 
 Band = tuple[int, int, int]

@@ -240,8 +240,8 @@ class DeferredIndex:
         return self._outline
 
     @property
-    def faults(self) -> "DeferredFaults":
-        return DeferredFaults(self)
+    def faults(self) -> ScannedFaults:
+        return ScannedFaults(self.fault_of, self.all_faults)
 
     def find(self, key: str) -> EntryTable:
         fault = self.fault_of(key)
@@ -379,22 +379,6 @@ class DeferredIndex:
                 known.slices.nbytes[at], known.start[at] = nbytes, start
                 known.checksum[at], known.plain[at] = checksum, plain
             self._is_known[left] = True
-
-
-@frozen_dataclass(eq=False, repr=False)
-class DeferredFaults(ScannedFaults):
-    """The unreadable keys: a look-up reads the frames of one key, iteration all."""
-
-    index: DeferredIndex
-
-    def __getitem__(self, key: str) -> CheckpointError:
-        fault = self.index.fault_of(key)
-        if fault is None:
-            raise KeyError(key)
-        return cast(CheckpointError, fault)
-
-    def all(self) -> Mapping[str, CheckpointError]:
-        return cast("Mapping[str, CheckpointError]", self.index.all_faults())
 
 
 @frozen_dataclass(eq=False, repr=False)

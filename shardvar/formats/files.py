@@ -42,7 +42,7 @@ from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Ints
 from shardvar.pictures.words import named
 from shardvar.planning.index import EntryTable
-from shardvar.records import dataclass, field
+from shardvar.records import dataclass, field, frozen_dataclass
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.posix import check_stays_inside
 from shardvar.storage.protocol import FileOpener, ReadableFile, Storage, Traits
@@ -130,6 +130,20 @@ def open_below(root: Storage, path: str) -> ReadableFile:
     for step in steps:
         root = root.folder(step)
     return root.open(last)
+
+
+@frozen_dataclass
+class FilesBelow:
+    """The files in and below a folder, by their paths."""
+
+    root: Storage
+
+    @property
+    def traits(self) -> Traits | None:
+        return self.root.traits
+
+    def open(self, name: str) -> ReadableFile:
+        return open_below(self.root, name)
 
 
 def strangers(storage: FileOpener, wanted: Sequence[str]) -> list[str]:

@@ -64,6 +64,7 @@ from shardvar.wire.zip import (
     LOCAL_MAGIC,
     STORED,
     check_supported,
+    first_name,
     locate_member,
     read_members,
 )
@@ -262,10 +263,7 @@ class _KerasSource(ListedSource):
         self._check(file)
         FileSource.read_span(self, file, start, buffer)
 
-    @property
-    def bare_index(self) -> str:
-        """Empty: a checksum covers each member of an archive, and no other file has any."""
-        return ""
+    bare_index = ""  # a checksum covers each member of an archive, and no other file has any
 
     def close(self) -> None:
         self.listing.close()
@@ -324,10 +322,7 @@ def _begins(storage: Storage, name: str) -> bool:
     first = read_beginning(storage, name, LOCAL.size + max(map(len, _FIRST_MEMBERS)))
     if first.startswith(_HDF5_MAGIC):
         return True
-    if not first.startswith(LOCAL_MAGIC) or len(first) < LOCAL.size:
-        return False
-    # The bytes 26 and 27 of a local header are the length of the name, which follows the header.
-    return first[LOCAL.size :][: int.from_bytes(first[26:28], "little")] in _FIRST_MEMBERS
+    return first.startswith(LOCAL_MAGIC) and first_name(first) in _FIRST_MEMBERS
 
 
 FORMAT = ListedFormat("keras", _find, _read, _KerasSource)

@@ -140,8 +140,8 @@ class ObjectsIndex:
         return [*self.inner.files]
 
     @property
-    def faults(self) -> "ObjectFaults":
-        return ObjectFaults(self)
+    def faults(self) -> ScannedFaults:
+        return ScannedFaults(self._fault_of, self._all_faults)
 
     def find(self, key: str) -> EntryTable:
         if key == self.hidden:
@@ -167,27 +167,18 @@ class ObjectsIndex:
         if self.encodings:
             yield self.objects
 
-
-@frozen_dataclass(eq=False)
-class ObjectFaults(ScannedFaults):
-    """The unreadable keys: a look-up asks for one key, iteration for all."""
-
-    index: ObjectsIndex
-
-    def __getitem__(self, key: str) -> CheckpointError:
-        index = self.index
-        if key in index.broken:
-            return index.broken[key]
-        if key in index.encodings and key not in index.known and _is_there(index.inner, key):
+    def _fault_of(self, key: str) -> CheckpointError | None:
+        if key in self.broken:
+            return self.broken[key]
+        if key in self.encodings and key not in self.known and _is_there(self.inner, key):
             return _both(key)
-        return index.inner.faults[key]
+        return self.inner.faults.get(key)
 
-    def all(self) -> Mapping[str, CheckpointError]:
-        index = self.index
-        keys = [key for entries in index.inner.scan() for key in entries.slices.tensors.keys]
-        faults = dict(index.inner.faults.items())
-        both = {*keys, *faults}.intersection(index.encodings).difference(index.known)
-        return faults | {key: _both(key) for key in both} | dict(index.broken)
+    def _all_faults(self) -> Mapping[str, CheckpointError]:
+        keys = [key for entries in self.inner.scan() for key in entries.slices.tensors.keys]
+        faults = dict(self.inner.faults.items())
+        both = {*keys, *faults}.intersection(self.encodings).difference(self.known)
+        return faults | {key: _both(key) for key in both} | dict(self.broken)
 
 
 def _both(key: str) -> InvalidCheckpoint:

@@ -39,9 +39,9 @@ from shardvar.errors import (
 from shardvar.forks import new_lock
 from shardvar.formats.files import (
     DataFiles,
+    FilesBelow,
     find_files,
     of_another_set,
-    open_below,
     strangers,
     structure_of,
 )
@@ -58,7 +58,7 @@ from shardvar.formats.sets import is_bare
 from shardvar.layout.dtypes import HALVES, STRING, code, slice_nbytes
 from shardvar.planning.index import Metadata
 from shardvar.records import dataclass, field, frozen_dataclass
-from shardvar.storage.protocol import ReadableFile, Storage, Traits
+from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire import onnx, strings
 from shardvar.wire.damage import (
     SNIFF_NBYTES,
@@ -103,18 +103,6 @@ _TYPES = {
 """The data types by their numbers. ONNX packs ``float4_e2m1fn`` as the packed dtype does."""
 
 
-@frozen_dataclass
-class _Folder:
-    root: Storage
-
-    @property
-    def traits(self) -> Traits | None:
-        return self.root.traits
-
-    def open(self, name: str) -> ReadableFile:
-        return open_below(self.root, name)
-
-
 class _Guard(NamedTuple):
     """The checksum of the file that a tensor is in."""
 
@@ -144,7 +132,7 @@ class _OnnxListing(Listing):
 def _read(storage: Storage, name: str) -> _OnnxListing:
     """Return the contents of a model; files of external data are looked for and not read."""
     names = [name]
-    data = DataFiles(_Folder(storage), names, named=name)
+    data = DataFiles(FilesBelow(storage), names, named=name)
     file = data.open(0)
     with prefix_errors(file.name):
         first = file.read(0, min(SNIFF_NBYTES, file.size))

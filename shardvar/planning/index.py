@@ -17,9 +17,17 @@ searched, and the search ends at the first overlap; many are proven to tile the 
 """
 
 import re
-from abc import abstractmethod
-from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
-from typing import NamedTuple, Protocol, Self
+from collections.abc import (
+    Callable,
+    Collection,
+    ItemsView,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    ValuesView,
+)
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -189,15 +197,21 @@ class References:
     stamp: str  # the stamp of that index when it was read
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ScannedFaults(Mapping[str, CheckpointError]):
     """The keys that cannot be read. A look-up asks for one key, and iteration scans once: use
     ``dict(faults.items())``, since ``dict(faults)`` looks each key up."""
 
-    __slots__ = ()
+    one: Callable[[str], Any]
+    """Returns the error of a key, or None."""
+    all: Callable[[], Mapping[str, Any]]
+    """Returns all keys with their errors, by one scan of the index."""
 
-    @abstractmethod
-    def all(self) -> Mapping[str, CheckpointError]:
-        """All keys with their errors, by one scan of the index."""
+    def __getitem__(self, key: str) -> CheckpointError:
+        fault: CheckpointError | None = self.one(key)
+        if fault is None:
+            raise KeyError(key)
+        return fault
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.all())

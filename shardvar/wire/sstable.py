@@ -42,7 +42,6 @@ meaning one key.
 
 import re
 import struct
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from operator import lt
 
@@ -166,15 +165,6 @@ class SortedTable:
                 )
             floor = separator
             yield keys, values
-
-    def find(self, key: bytes) -> bytes | None:
-        """Return the value of a key, or None; one table block is read."""
-        number = bisect_left(self.separators, key)
-        if number == len(self.separators):
-            return None
-        keys, values = self._read(number)
-        position = bisect_left(keys, key)
-        return values[position] if keys[position : position + 1] == [key] else None
 
     def _read(self, number: int) -> tuple[list[bytes], list[bytes]]:
         offset, nbytes, _ = decode_handle(self.handles[number], 0)

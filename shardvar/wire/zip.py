@@ -345,6 +345,12 @@ def local_nbytes(fixed: bytes) -> int:
     return LOCAL.size + int(name_nbytes) + int(extra_nbytes)
 
 
+def first_name(local: bytes) -> bytes:
+    """Return the name in a local header, as far as it is there; none if the header is cut."""
+    name_nbytes = LOCAL.unpack_from(local)[9] if len(local) >= LOCAL.size else 0
+    return local[LOCAL.size :][:name_nbytes]
+
+
 def check_local(local: bytes, member: Member) -> None:
     """Raise ``InvalidCheckpoint`` if the local header disagrees with the directory."""
     _, _, flags, method, _, _, crc, stored, nbytes, name_nbytes, _ = LOCAL.unpack_from(local)

@@ -94,9 +94,7 @@ _OTHER = "x"
 class NativeWriter(FileWriter):
     """The checksums of a data file; its payloads have no frame."""
 
-    @property
-    def run_nbytes(self) -> int:
-        return RUN_NBYTES
+    run_nbytes = RUN_NBYTES
 
 
 @frozen_dataclass(eq=False, kw_only=True)
@@ -344,10 +342,7 @@ class NativeFormat(SharedFormat):
     """The native format; its methods name a checkpoint by its prefix."""
 
     name: str = "shardvar"
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return CAPABILITIES
+    capabilities: Capabilities = CAPABILITIES
 
     def locate(self, storage: Storage, name: str) -> list[str]:
         return find_native(storage.names(), name)

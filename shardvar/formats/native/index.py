@@ -29,8 +29,15 @@ from shardvar.limits import (
     MAX_RUN_NBYTES,
     MAX_SHARED_NBYTES,
 )
-from shardvar.planning.index import DIGEST_NBYTES, EntryTable, Metadata, RunChecksums, of_tensors
-from shardvar.planning.slices import Assignment, SliceTable, TensorTable, concatenate
+from shardvar.planning.index import (
+    DIGEST_NBYTES,
+    EntryTable,
+    Metadata,
+    RunChecksums,
+    concatenate_entries,
+    of_tensors,
+)
+from shardvar.planning.slices import Assignment, SliceTable, TensorTable
 from shardvar.records import frozen_dataclass, replace
 from shardvar.wire.block_file import (
     INDEX_VERSION,
@@ -406,29 +413,28 @@ class _Laws:
             | _is_huge(slices.shape, itemsize)
             | (slices.offset > MAX_NBYTES).any(axis=1)
         )
-        yield is_huge, self._huge
+        yield is_huge, lambda row: invalid(f"{self._slice(row)} is too large to exist.")
         # The product may overflow only for huge slices, which are reported already and count as 0
         # here. Elements of dtypes without a fixed size (strings, variants) take a byte at least.
         shape = np.where(is_huge[:, None], 0, slices.shape)
         nbytes, least = slice_nbytes(slices.codes(), shape), np.prod(shape, axis=1, dtype=np.int64)
-        yield (itemsize == 0) & (slices.shape != full).any(axis=1), self._cut
+        yield (
+            (itemsize == 0) & (slices.shape != full).any(axis=1),
+            lambda row: invalid(
+                f"{self._slice(row)} is a part of a tensor whose payload cannot be divided."
+            ),
+        )
         own = OWN_SIZE[slices.codes()]
-        yield np.where(own, slices.nbytes < least, slices.nbytes != nbytes), self._other_size
+        yield (
+            np.where(own, slices.nbytes < least, slices.nbytes != nbytes),
+            lambda row: invalid(
+                f"{self._slice(row)} has {slices.nbytes[row]} bytes, which is not its size."
+            ),
+        )
         # A number beyond the last file selects the appended size -1, which no payload fits in.
         file_nbytes = np.append(self.overview.file_nbytes, -1)
         available = file_nbytes[np.minimum(self.table.file, len(file_nbytes) - 1)]
         yield self.table.start + slices.nbytes > available, self._outside
-
-    def _huge(self, row: int) -> CheckpointError:
-        return invalid(f"{self._slice(row)} is too large to exist.")
-
-    def _cut(self, row: int) -> CheckpointError:
-        return invalid(f"{self._slice(row)} is a part of a tensor whose payload cannot be divided.")
-
-    def _other_size(self, row: int) -> CheckpointError:
-        return invalid(
-            f"{self._slice(row)} has {self.table.slices.nbytes[row]} bytes, which is not its size."
-        )
 
     def _outside(self, row: int) -> CheckpointError:
         table = self.table
@@ -480,49 +486,33 @@ def encode_index(
 ) -> bytes:
     """Return an index whole: of slices [m] that begin at ``start`` in the files of the overview.
     The files of ``referred`` entries come after the assignment's."""
-    rows = _rows_of(assignment, keys, start, checksums, digests)
-    rows = rows if referred is None else _with_referred(rows, referred, assignment.num_files)
-    rows = _in_order(rows)
-    rows = _with_ties(rows, ties) if ties else rows
-    return b"".join(encode_block_file(_encode_rows(rows), overview.encode(), overview.version))
+    entries = _entries_of(assignment, start, checksums, digests)
+    if referred is not None:
+        # Some slices of a tensor may be written, and others lie in the older checkpoint.
+        referred = replace(referred, file=assignment.num_files + referred.file)
+        entries = concatenate_entries([entries, referred])
+        keys = list(map(encode_text, entries.slices.tensors.keys))
+    # The tensors that have slices, in the order of their keys.
+    used = np.unique(entries.slices.tensor).tolist()
+    tensors = np.array(sorted(used, key=keys.__getitem__), np.int64)
+    entries, keys = of_tensors(entries, tensors), list(map(keys.__getitem__, tensors.tolist()))
+    # The last key of lexsort is the first criterion: by tensor, then by offset axis after axis,
+    # then by shape, which orders empty slices that share an offset with another one.
+    slices = entries.slices
+    order = np.lexsort((*slices.shape.T[::-1], *slices.offset.T[::-1], slices.tensor))
+    entries = entries.take(order)
+    if ties:
+        entries, keys = _with_ties(entries, keys, ties)
+    blocks = _encode_entries(entries, keys)
+    return b"".join(encode_block_file(blocks, overview.encode(), overview.version))
 
 
-@frozen_dataclass(eq=False)
-class _Rows:
-    """The entries of an index; once sorted, in its order."""
-
-    slices: SliceTable
-    """The slices; once sorted, of tensors that have any, in the order of their keys."""
-    keys: Sequence[bytes]
-    file: Ints
-    start: Ints
-    checksum: Ints
-    runs: list[bytes]
-    """[m] the CRC32C of each run as 32-bit numbers; empty if the payload is one run."""
-    digests: NDArray[np.uint8] | None
-
-    def take(
-        self, rows: Ints, tensors: TensorTable, tensor: Ints, keys: Sequence[bytes]
-    ) -> "_Rows":
-        slices = replace(self.slices.take(rows), tensors=tensors, tensor=tensor)
-        return _Rows(
-            slices,
-            keys,
-            self.file[rows],
-            self.start[rows],
-            self.checksum[rows],
-            list(map(self.runs.__getitem__, rows.tolist())),
-            None if self.digests is None else self.digests[rows],
-        )
-
-
-def _rows_of(
+def _entries_of(
     assignment: Assignment,
-    keys: Sequence[bytes],
     start: Ints,
     checksums: Sequence[FileChecksums],
     digests: NDArray[np.uint8] | None,
-) -> _Rows:
+) -> EntryTable:
     slices = assignment.slices
     # Checksums come file by file, and within a file in the order of the assignment: the order of a
     # stable sort by file.
@@ -530,82 +520,37 @@ def _rows_of(
     given = [(checksum.payload, checksum.runs) for checksum in checksums]
     none = np.zeros(0, np.int64), np.zeros(0, np.uint32)
     of_payloads, of_runs = map(np.concatenate, zip(none, *given, strict=True))
-    payload = np.zeros(len(order), np.int64)
+    payload, first = np.zeros(len(order), np.int64), np.zeros(len(order), np.int64)
     payload[order] = of_payloads
     # Only a payload of several runs has checksums of runs in the index.
     counts = -(-slices.nbytes[order] // RUN_NBYTES)
     if len(of_runs) != counts.sum() and (counts > 1).any():
         raise ArgumentError(f"{len(of_runs)} checksums of runs were given for {counts.sum()} runs.")
-    stored, first = of_runs.astype("<u4"), np.cumsum(counts) - counts
-    runs = [b""] * len(order)
-    for position in np.flatnonzero(counts > 1).tolist():
-        mine = slice(first[position], first[position] + counts[position])
-        runs[order[position]] = stored[mine].tobytes()
-    return _Rows(slices, keys, assignment.file, start, payload, runs, digests)
+    first[order] = np.cumsum(counts) - counts
+    runs, plain = RunChecksums(RUN_NBYTES, of_runs, first), np.ones(len(order), np.bool)
+    return EntryTable(slices, assignment.file, start, payload, plain, runs, digests)
 
 
-def _with_referred(rows: _Rows, referred: EntryTable, first_file: int) -> _Rows:
-    slices = referred.slices
-    runs = [
-        referred.runs.of(row, nbytes).astype("<u4").tobytes()
-        if referred.runs is not None and nbytes > RUN_NBYTES
-        else b""
-        for row, nbytes in enumerate(slices.nbytes.tolist())
-    ]
-    # Some slices of a tensor may be written, and others lie in the older checkpoint.
-    both = concatenate([rows.slices, slices])
-    digests = None
-    if rows.digests is not None or referred.digests is not None:
-        parts = (len(rows.file), rows.digests), (len(slices), referred.digests)
-        digests = np.concatenate(
-            [
-                np.zeros((count, DIGEST_NBYTES), np.uint8) if part is None else part
-                for count, part in parts
-            ]
-        )
-    return _Rows(
-        both,
-        list(map(encode_text, both.tensors.keys)),
-        np.concatenate([rows.file, first_file + referred.file]),
-        np.concatenate([rows.start, referred.start]),
-        np.concatenate([rows.checksum, referred.checksum]),
-        [*rows.runs, *runs],
-        digests,
-    )
-
-
-def _in_order(rows: _Rows) -> _Rows:
-    slices, keys = rows.slices, rows.keys
-    # The tensors that have slices, in the order of their keys.
-    used = np.unique(slices.tensor).tolist()
-    tensors = np.array(sorted(used, key=keys.__getitem__), np.int64)
-    rank_of = np.zeros(len(keys), np.int64)
-    rank_of[tensors] = np.arange(len(tensors))
-    tensor = rank_of[slices.tensor]
-    # The last key of lexsort is the first criterion: by tensor, then by offset axis after axis,
-    # then by shape, which orders empty slices that share an offset with another one.
-    order = np.lexsort((*slices.shape.T[::-1], *slices.offset.T[::-1], tensor))
-    stored = list(map(keys.__getitem__, tensors.tolist()))
-    return rows.take(order, slices.tensors.take(tensors), tensor[order], stored)
-
-
-def _with_ties(rows: _Rows, ties: Mapping[bytes, bytes]) -> _Rows:
+def _with_ties(
+    entries: EntryTable, keys: Sequence[bytes], ties: Mapping[bytes, bytes]
+) -> tuple[EntryTable, list[bytes]]:
     """Return the entries, and for each further key the entries of its tensor again."""
-    number = {key: row for row, key in enumerate(rows.keys)}
+    number = {key: row for row, key in enumerate(keys)}
     pairs = sorted([*number.items(), *((key, number[first]) for key, first in ties.items())])
-    keys, origin = [key for key, _ in pairs], np.array([row for _, row in pairs], np.int64)
+    every, origin = [key for key, _ in pairs], np.array([row for _, row in pairs], np.int64)
     # The entries of a tensor follow one another.
-    slices, count = rows.slices, len(rows.keys)
-    bounds = np.searchsorted(slices.tensor, np.arange(count + 1))
+    slices = entries.slices
+    bounds = np.searchsorted(slices.tensor, np.arange(len(keys) + 1))
     taken = np.concatenate([np.arange(*bounds[row : row + 2]) for row in origin.tolist()])
-    tensor = np.repeat(np.arange(len(keys)), np.diff(bounds)[origin])
-    tensors = replace(slices.tensors.take(origin), keys=[decode_text(key) for key in keys])
-    return rows.take(taken, tensors, tensor, keys)
+    tensor = np.repeat(np.arange(len(every)), np.diff(bounds)[origin])
+    tensors = replace(slices.tensors.take(origin), keys=[decode_text(key) for key in every])
+    slices = replace(slices.take(taken), tensors=tensors, tensor=tensor)
+    return replace(entries.take(taken), slices=slices), every
 
 
-def _encode_rows(rows: _Rows) -> Iterator[tuple[bytes, bytes]]:
+def _encode_entries(entries: EntryTable, keys: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
     """Yield the blocks of entries, each with its first key."""
-    slices, tensors = rows.slices, rows.slices.tensors
+    slices, tensors = entries.slices, entries.slices.tensors
     if not len(slices):
         return
     # ``ends`` are the packed sizes up to each entry, where a tensor is counted with its first
@@ -614,11 +559,11 @@ def _encode_rows(rows: _Rows) -> Iterator[tuple[bytes, bytes]]:
     is_first = np.append(True, slices.tensor[1:] != slices.tensor[:-1])
     nbytes = (
         _ENTRY_NBYTES
-        + (0 if rows.digests is None else DIGEST_NBYTES)
+        + (0 if entries.digests is None else DIGEST_NBYTES)
         + 16 * tensors.ranks[slices.tensor]
-        + np.fromiter(map(len, rows.runs), np.int64)
+        + np.where(slices.nbytes > RUN_NBYTES, 4 * -(-slices.nbytes // RUN_NBYTES), 0)
     )
-    own = _TENSOR_NBYTES + 8 * tensors.ranks + np.fromiter(map(len, rows.keys), np.int64)
+    own = _TENSOR_NBYTES + 8 * tensors.ranks + np.fromiter(map(len, keys), np.int64)
     ends = np.cumsum(nbytes + np.where(is_first, own[slices.tensor], 0))
     first = 0
     while first < len(slices):
@@ -627,12 +572,12 @@ def _encode_rows(rows: _Rows) -> Iterator[tuple[bytes, bytes]]:
         last = max(
             first + 1, int(np.searchsorted(ends, done - again + _BLOCK_NBYTES, side="right"))
         )
-        yield rows.keys[slices.tensor[first]], _encode_block(rows, first, last)
+        yield keys[slices.tensor[first]], _encode_block(entries, keys, first, last)
         first = last
 
 
-def _encode_block(rows: _Rows, first: int, last: int) -> bytes:
-    slices, tensors = rows.slices, rows.slices.tensors
+def _encode_block(entries: EntryTable, keys: Sequence[bytes], first: int, last: int) -> bytes:
+    slices, tensors, runs = entries.slices, entries.slices.tensors, entries.runs
     tensor = slices.tensor[first:last]
     some = slice(int(tensor[0]), int(tensor[-1]) + 1)
     codes, dtype = np.unique(tensors.codes[some], return_inverse=True)
@@ -643,7 +588,7 @@ def _encode_block(rows: _Rows, first: int, last: int) -> bytes:
     is_axis = axes < ranks[:, None]
     is_axis_of_entry = axes < tensors.ranks[tensor][:, None]
     values: dict[str, IndexValue] = {
-        **pack_strings("key", rows.keys[some]),
+        **pack_strings("key", keys[some]),
         **pack_strings("dtype_name", [NAMES[code].encode() for code in codes.tolist()]),
         "dtype": dtype.astype("u1"),
         "rank": ranks.astype("u1"),
@@ -651,11 +596,15 @@ def _encode_block(rows: _Rows, first: int, last: int) -> bytes:
         "count": np.bincount(tensor - some.start).astype("<u4"),
         "offset": slices.offset[first:last][is_axis_of_entry].astype("<u8"),
         "extent": slices.shape[first:last][is_axis_of_entry].astype("<u8"),
-        "file": rows.file[first:last].astype("<u4"),
-        "start": rows.start[first:last].astype("<u8"),
+        "file": entries.file[first:last].astype("<u4"),
+        "start": entries.start[first:last].astype("<u8"),
         "nbytes": slices.nbytes[first:last].astype("<u8"),
-        "crc": rows.checksum[first:last].astype("<u4"),
-        "run_crc": b"".join(rows.runs[first:last]),
-        **({} if rows.digests is None else {"digest": rows.digests[first:last]}),
+        "crc": entries.checksum[first:last].astype("<u4"),
+        "run_crc": b"".join(
+            runs.of(row, int(slices.nbytes[row])).astype("<u4").tobytes()
+            for row in (first + np.flatnonzero(slices.nbytes[first:last] > RUN_NBYTES)).tolist()
+            if runs
+        ),
+        **({} if entries.digests is None else {"digest": entries.digests[first:last]}),
     }
     return encode_index_block(values)

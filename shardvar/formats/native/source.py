@@ -11,7 +11,7 @@ is read; the error then tells.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import RLock
 
@@ -50,7 +50,7 @@ from shardvar.planning.index import (
 from shardvar.records import field, frozen_dataclass
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.block_file import BlockFile, open_block_file
-from shardvar.wire.crc import CRC32C, Checksum
+from shardvar.wire.crc import CRC32C
 from shardvar.wire.damage import invalid, past_limit
 
 _KEPT_BLOCKS = 16
@@ -80,8 +80,8 @@ class NativeIndex:
         return self.overview.metadata
 
     @property
-    def faults(self) -> "NativeFaults":
-        return NativeFaults(self)
+    def faults(self) -> ScannedFaults:
+        return ScannedFaults(self._fault_of, self.all_faults)
 
     def find(self, key: str) -> EntryTable:
         table = self.find_or_none(key)
@@ -135,6 +135,13 @@ class NativeIndex:
                 yield table
         if held:
             yield concatenate_entries(held)
+
+    def _fault_of(self, key: str) -> CheckpointError | None:
+        try:
+            table = self.find_or_none(key)
+        except CheckpointError as error:
+            return error
+        return None if table is None else self.faults_in(table).get(key)
 
     def all_faults(self) -> dict[str, CheckpointError]:
         if not self._faults:
@@ -194,24 +201,6 @@ class NativeIndex:
         return entries
 
 
-@frozen_dataclass(eq=False)
-class NativeFaults(ScannedFaults):
-    """The keys that cannot be read: a look-up finds the key, iteration scans all."""
-
-    index: NativeIndex
-
-    def __getitem__(self, key: str) -> CheckpointError:
-        try:
-            table = self.index.find_or_none(key)
-        except CheckpointError as error:
-            return error
-        faults = {} if table is None else self.index.faults_in(table)
-        return faults[key]
-
-    def all(self) -> Mapping[str, CheckpointError]:
-        return self.index.all_faults()
-
-
 def _stored(key: str) -> bytes | None:
     try:
         return encode_text(key)
@@ -228,11 +217,8 @@ class NativeSource(FileSource):
     index: NativeIndex = field()
     data: DataFiles = field()
 
+    crc = CRC32C
     bare_index = ""
-
-    @property
-    def crc(self) -> Checksum:
-        return CRC32C
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
         if not buffer.nbytes:

@@ -25,7 +25,7 @@ from shardvar.planning.index import OBJECTS
 from shardvar.planning.slices import Capabilities, SliceTable, TensorTable
 from shardvar.records import frozen_dataclass
 from shardvar.storage.protocol import Storage
-from shardvar.wire.crc import CRC32, Checksum
+from shardvar.wire.crc import CRC32
 from shardvar.wire.npy import NPY_DTYPES, build_preamble
 from shardvar.wire.zip import (
     LOCAL,
@@ -33,6 +33,7 @@ from shardvar.wire.zip import (
     build_end,
     build_local,
     encode_name,
+    first_name,
     local_nbytes,
     plan_local_nbytes,
 )
@@ -61,9 +62,7 @@ class NpzWriter(FileWriter):
     objects: bytes = b""
     """The document of the objects, which is the last array; empty without objects."""
 
-    @property
-    def crc(self) -> Checksum:
-        return CRC32  # of a payload, from which the checksum of its member is computed
+    crc = CRC32  # of a payload, from which the checksum of its member is computed
 
     def frame(
         self, slices: SliceTable, start: Ints, checksums: FileChecksums
@@ -170,11 +169,7 @@ def _begins_with_array(storage: Storage, name: str) -> bool:
     local = look_into(
         storage, name, lambda file: file.read(0, local_nbytes(file.read(0, LOCAL.size))), b""
     )
-    # The bytes 26 and 27 of a local header are the length of the name, which follows the 30 bytes
-    # of the header.
-    return local[LOCAL.size :][: int.from_bytes(local[26:28], "little")].endswith(
-        MEMBER_SUFFIX.encode()
-    )
+    return first_name(local).endswith(MEMBER_SUFFIX.encode())
 
 
 FORMAT = NpzFormat()

@@ -48,7 +48,7 @@ from shardvar.layout.dtypes import Ints, numpy_dtype
 from shardvar.planning.index import EntryTable, Index
 from shardvar.records import dataclass, field, frozen_dataclass
 from shardvar.storage.concurrency import do_all
-from shardvar.wire.crc import CRC32, Checksum
+from shardvar.wire.crc import CRC32
 from shardvar.wire.damage import corrupt, decoding, malformed
 from shardvar.wire.zip import STORED
 
@@ -307,14 +307,8 @@ class NpzSource(FileSource):
     def index(self) -> Index:
         return self.archive.index
 
-    @property
-    def crc(self) -> Checksum:
-        return CRC32
-
-    @property
-    def bare_index(self) -> str:
-        """Empty: members have checksums, and their names are in the archive twice."""
-        return ""
+    crc = CRC32
+    bare_index = ""  # members have checksums, and their names are in the archive twice
 
     @property
     def data(self) -> DataFiles:

@@ -54,7 +54,7 @@ from shardvar.planning.slices import SliceTable
 from shardvar.records import field, frozen_dataclass, replace
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire import strings
-from shardvar.wire.crc import CRC32C, Checksum, unmask
+from shardvar.wire.crc import CRC32C, unmask
 from shardvar.wire.damage import (
     WRITE_AGAIN,
     badly_written,
@@ -339,12 +339,8 @@ class BundleSource(FileSource):
     """The rows of ``stored`` that are one entry of the table of contents."""
     made: MadePayloads = field(default_factory=MadePayloads)
 
-    bare_index = ""
-    """Empty: each block of the index has a checksum."""
-
-    @property
-    def crc(self) -> Checksum:
-        return CRC32C
+    crc = CRC32C
+    bare_index = ""  # each block of the index has a checksum
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
         file, begin = int(entries.file[row]), int(entries.start[row])

@@ -67,7 +67,7 @@ from shardvar.limits import MAX_ARRAYS_NBYTES, MAX_PICKLE_NBYTES
 from shardvar.planning.index import NO_CHECKSUM
 from shardvar.records import dataclass, field, frozen_dataclass
 from shardvar.storage.protocol import ReadableFile
-from shardvar.wire.crc import CRC32, Checksum
+from shardvar.wire.crc import CRC32
 from shardvar.wire.damage import (
     WRITE_AGAIN,
     corrupt,
@@ -363,9 +363,7 @@ class ArchiveWriter(FileWriter):
 
     __slots__ = ()
 
-    @property
-    def crc(self) -> Checksum:
-        return CRC32
+    crc = CRC32
 
 
 def build_file(value: Any, leaves: Sequence[str] = ()) -> bytes:

@@ -30,7 +30,7 @@ are all with a checksum in the index.
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import chain, repeat
 from math import prod
@@ -71,7 +71,7 @@ from shardvar.layout.dtypes import STRING, Ints, code
 from shardvar.limits import MAX_METADATA_NBYTES, MAX_NBYTES, MAX_RANK
 from shardvar.planning.index import NO_CHECKSUM, Metadata
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
-from shardvar.records import dataclass, field
+from shardvar.records import dataclass, field, frozen_dataclass
 from shardvar.storage.concurrency import do_all, without_collection
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import (
@@ -451,7 +451,6 @@ class DcpItems:
     def read_objects(
         self, index: DeferredIndex, keys: Collection[str], as_items: bool
     ) -> dict[str, bytes]:
-        """Return the encodings of plain objects, or the items of all, undamaged."""
         objects = {}
         for row in range(len(self.slices)):
             key = self.slices.key(row)
@@ -615,17 +614,33 @@ def _source(storage: Storage, items: Items) -> TorchSource:
     columns = rows, held.file[rows], *held.extent(rows), slices.nbytes[rows]
     unframe = partial(held.unframe, index)
     index.enclosed = Enclosed.of(held.data, np.column_stack(columns), unframe)
+    return _DcpSource(index, data, held.views, held.payloads, storage, held, remarks)
 
-    def look() -> Iterator[Finding]:
-        yield from remarks
-        for name in storage.names():  # such as the files of a larger job
-            if name.endswith(DATA_SUFFIX) and name not in names:
-                yield Finding(name, "The index has no item in this file.", False)
 
-    # The frames of a key that is refused may lie anywhere, and none of them is read.
-    is_guarded = lambda key: held.unguarded.isdisjoint(index.rows_of(key).tolist())  # noqa: E731
-    rest = look, partial(held.read_objects, index), is_guarded
-    return TorchSource(index, data, held.views, held.payloads, *rest, bare_index=METADATA)
+@frozen_dataclass(eq=False)
+class _DcpSource(TorchSource):
+    index: DeferredIndex = field()
+    storage: Storage
+    held: DcpItems
+    remarks: Sequence[Finding]
+
+    bare_index = METADATA
+
+    def findings(self) -> Sequence[Finding]:
+        others = [  # such as the files of a larger job
+            Finding(name, "The index has no item in this file.", False)
+            for name in self.storage.names()
+            if name.endswith(DATA_SUFFIX) and name not in self.data.names
+        ]
+        return [*self.remarks, *others]
+
+    def is_guarded(self, key: str) -> bool:
+        # The frames of a key that is refused may lie anywhere, and none of them is read.
+        return self.held.unguarded.isdisjoint(self.index.rows_of(key).tolist())
+
+    def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes]:
+        """Return the encodings of plain objects, or the items of all, undamaged."""
+        return self.held.read_objects(self.index, keys, form == "torch")
 
 
 def _tile(

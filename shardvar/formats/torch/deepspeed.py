@@ -61,11 +61,11 @@ from shardvar.errors import (
     UnsupportedError,
     prefix_errors,
 )
-from shardvar.formats.files import DataFiles
+from shardvar.formats.files import DataFiles, FilesBelow
 from shardvar.formats.torch.archive import Record
 from shardvar.formats.torch.items import Stored, StoredObject, TensorView, read_view
 from shardvar.formats.torch.ranks import COPY, check_budget_of_slices, files_of_ranks
-from shardvar.formats.torch.source import FilesBelow, SavedContents, TorchSource, torch_source
+from shardvar.formats.torch.source import SavedContents, TorchSource, torch_source
 from shardvar.formats.torch.state_dict import Unpickled, unpickle
 from shardvar.formats.torch.values import StoredTensor, is_tensor, plain_of
 from shardvar.layout.dtypes import numpy_dtype

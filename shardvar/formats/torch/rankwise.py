@@ -30,7 +30,7 @@ from shardvar.errors import (
     UnsupportedError,
     prefix_errors,
 )
-from shardvar.formats.files import DataFiles
+from shardvar.formats.files import DataFiles, FilesBelow
 from shardvar.formats.protocol import Finding
 from shardvar.formats.sets import is_bare
 from shardvar.formats.torch.archive import LostRecord, Record
@@ -50,7 +50,7 @@ from shardvar.formats.torch.shares import (
     Spread,
     sizes,
 )
-from shardvar.formats.torch.source import FilesBelow, SavedContents, TorchSource
+from shardvar.formats.torch.source import SavedContents, TorchSource
 from shardvar.formats.torch.values import StoredTensor, dtype_of
 from shardvar.limits import MAX_METADATA_NBYTES, MAX_NAMED, MAX_RANK
 from shardvar.pictures.words import named

@@ -55,7 +55,7 @@ from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import LEGACY_MAGIC
 from shardvar.wire.opcode_writer import Call, LazyDict, build_pickle
 from shardvar.wire.plain import decode_value
-from shardvar.wire.zip import LOCAL, local_nbytes
+from shardvar.wire.zip import LOCAL, first_name, local_nbytes
 
 _MODEL = re.compile(r"model_world_size_")
 SET_INDEX_SUFFIX = ".bin.index.json"
@@ -143,11 +143,7 @@ def _begins_as_saved(storage: Storage, name: str, pickles: tuple[bytes, ...]) ->
         if first.startswith(pickles):
             return True
         local = file.read(0, local_nbytes(first)) if len(first) == LOCAL.size else b""
-        # The bytes 26 and 27 of a local header are the length of the name, which follows the 30
-        # bytes of the header.
-        return local[LOCAL.size :][: int.from_bytes(local[26:28], "little")].endswith(
-            _PICKLE_RECORD
-        )
+        return first_name(local).endswith(_PICKLE_RECORD)
 
     return look_into(storage, name, look, False)
 

@@ -3,8 +3,7 @@
 For files of ``torch.save`` also the contents: stored slices in the order of their keys, and faults.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Mapping, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ import numpy as np
 
 from shardvar.errors import CheckpointError, CorruptCheckpoint, ShardvarError, prefix_errors
 from shardvar.formats.deferred import ADDRESSES, DeferredIndex
-from shardvar.formats.files import DataFiles, FileSource, open_below
+from shardvar.formats.files import DataFiles, FileSource
 from shardvar.formats.protocol import Finding
 from shardvar.formats.torch.archive import LostRecord
 from shardvar.formats.torch.items import (
@@ -31,21 +30,8 @@ from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Index
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
 from shardvar.records import dataclass, field, frozen_dataclass
-from shardvar.storage.protocol import ReadableFile, Storage, Traits
-from shardvar.wire.crc import CRC32, Checksum
+from shardvar.wire.crc import CRC32
 from shardvar.wire.damage import corrupt, past_limit
-
-
-@frozen_dataclass
-class StorageChecks:
-    """Checksums of storages whose parts are tensors, and that cover other bytes as well."""
-
-    parts: frozenset[str] = frozenset()  # The keys of such tensors
-    compare: Callable[[Collection[str], bool], Mapping[str, CorruptCheckpoint]] = (
-        lambda _keys, _only_read: {}
-    )
-    """Compares checksums that no read of the keys does, and returns the keys that they show to be
-    damaged; with True, only of storages whose every byte belongs to the keys."""
 
 
 @frozen_dataclass(eq=False)
@@ -56,18 +42,8 @@ class TorchSource(FileSource):
     data: DataFiles = field()
     views: Mapping[int, TensorView]
     payloads: Mapping[int, bytes]
-    look: Callable[[], Iterable[Finding]]
-    carry: Callable[[Collection[str], bool], Mapping[str, bytes]]
-    """Returns encodings of plain objects; with True, items of all objects of a distributed
-    checkpoint."""
-    is_covered: Callable[[str], bool]
-    storages: StorageChecks = StorageChecks()
-    bare_index: str = field(default="")
-    """The index of a distributed checkpoint; the pickle of torch.save is covered by a checksum."""
 
-    @property
-    def crc(self) -> Checksum:
-        return CRC32
+    crc = CRC32
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
         file, begin = int(entries.file[row]), int(entries.start[row])
@@ -86,40 +62,9 @@ class TorchSource(FileSource):
         else:
             FileSource.read_span(self, file, start, buffer)
 
-    def findings(self) -> Sequence[Finding]:
-        return [*self.look()]
-
-    def is_guarded(self, key: str) -> bool:
-        return self.is_covered(key)
-
-    def storage_errors(
-        self, keys: Collection[str], only_read: bool = False
-    ) -> Mapping[str, CorruptCheckpoint]:
-        return self.storages.compare(keys, only_read)
-
-    def is_part(self, key: str) -> bool:
-        return key in self.storages.parts
-
-    def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes]:
-        return self.carry(keys, form == "torch")
-
 
 _BLOCK_NBYTES = 1 << 22
 _FREE_NBYTES = 1 << 26  # Bytes that the tensors of any files may have, however small these are
-
-
-@frozen_dataclass
-class FilesBelow:
-    """The files in and below a folder, by their paths."""
-
-    root: Storage
-
-    @property
-    def traits(self) -> Traits | None:
-        return self.root.traits
-
-    def open(self, name: str) -> ReadableFile:
-        return open_below(self.root, name)
 
 
 @dataclass(slots=True, eq=False)
@@ -132,7 +77,89 @@ class SavedContents:
     unguarded: set[str] = field(default_factory=set)
 
 
-def torch_source(data: DataFiles, contents: SavedContents) -> TorchSource:
+class _Extent(NamedTuple):
+    key: str
+    start: int  # The first byte of the record that it reaches over
+    stop: int  # The end of its last one; 0 of a copy, which is not read
+
+
+_Place = tuple[int, AnyRecord]
+
+
+@frozen_dataclass(eq=False)
+class SavedSource(TorchSource):
+    """Open files of ``torch.save``."""
+
+    contents: SavedContents
+    held_objects: Mapping[str, bytes]  # the encodings of objects, by key
+    storages: Mapping[_Place, Sequence[_Extent]]
+    """The storages with a checksum, and the tensors in each."""
+    parts: frozenset[str]
+    """The keys of tensors whose storage has other bytes as well, which its checksum covers."""
+
+    bare_index = ""  # a checksum covers the pickle
+
+    def findings(self) -> Sequence[Finding]:
+        """Return the findings, and copies that differ; only their own CRCs tell which is damaged."""
+        contents, findings = self.contents, [*self.contents.findings]
+        for key in sorted(contents.stored.keys() - contents.faults.keys()):
+            for first, second in contents.replicas.get(key, ()):
+                if not _agree(self.data, first, second):
+                    names = self.data.names[first.file], self.data.names[second.file]
+                    cause = (
+                        f"{key!r}: {names[0]} and {names[1]} hold different values of the slice at "
+                        f"{first.offset}."
+                    )
+                    findings.append(Finding(names[1], cause, True))
+        return findings
+
+    def is_guarded(self, key: str) -> bool:
+        return key not in self.contents.unguarded
+
+    def storage_errors(
+        self, keys: Collection[str], only_read: bool = False
+    ) -> Mapping[str, CorruptCheckpoint]:
+        """Compare the records that no read compares; return the error of each key in one."""
+        errors: dict[str, CorruptCheckpoint] = {}
+        wanted = set(keys)
+        for (number, record), extents in self.storages.items():
+            held = [extent for extent in extents if extent.key in wanted]
+            if not _is_loose(record, held, only_read):
+                continue
+            file, crc = self.data.open(number), 0
+            for start in range(0, record.nbytes, _BLOCK_NBYTES):
+                crc = CRC32.compute(
+                    file.read(record.start + start, min(_BLOCK_NBYTES, record.nbytes - start)), crc
+                )
+            if crc != record.crc:
+                name = self.data.names[number]
+                damaged = list(dict.fromkeys(extent.key for extent in held))
+                cause = (
+                    f"{name}: The {record.nbytes} bytes at offset {record.start}, which hold "
+                    f"{named(damaged)}, disagree with their CRC-32."
+                )
+                errors |= {key: corrupt(cause).in_file(name) for key in damaged}
+        return errors
+
+    def is_part(self, key: str) -> bool:
+        return key in self.parts
+
+    def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes]:
+        return {key: each for key, each in self.held_objects.items() if key in keys}
+
+
+def _is_loose(record: AnyRecord, extents: Sequence[_Extent], only_read: bool) -> bool:
+    """Return True if no read of the tensors in a record compares its checksum."""
+    if any((extent.start, extent.stop) == (0, record.nbytes) for extent in extents):
+        return False
+    reach = 0  # the end of the bytes that the tensors reach over without a gap
+    for extent in sorted(extents, key=attrgetter("start")):
+        if extent.start <= reach:
+            reach = max(reach, extent.stop)
+    return bool(extents) and not (only_read and reach < record.nbytes)
+
+
+def torch_source(data: DataFiles, contents: SavedContents) -> SavedSource:
     """Return the source; decoded slices and objects are known by the number of their row."""
     _check_views(contents)
     keys = sorted(contents.stored.keys() - contents.faults.keys())
@@ -173,17 +200,7 @@ def torch_source(data: DataFiles, contents: SavedContents) -> TorchSource:
         for extent in extents
         if extent.stop and (extent.start, extent.stop) != (0, record.nbytes)
     )
-    return TorchSource(
-        index,
-        data,
-        views,
-        payloads,
-        look=partial(_look, data, contents, keys),
-        # Files of torch.save have no items.
-        carry=lambda wanted, _as_items: {k: e for k, e in encodings.items() if k in wanted},
-        is_covered=lambda key: key not in contents.unguarded,
-        storages=StorageChecks(parts, partial(_storage_errors, data, storages)),
-    )
+    return SavedSource(index, data, views, payloads, contents, encodings, storages, parts)
 
 
 def _check_views(contents: SavedContents) -> None:
@@ -229,68 +246,6 @@ def _slices(
     )
     numbers = np.array([tensor, nbytes], np.int64)
     return SliceTable.of(tensors, numbers[0], offsets, extents, numbers[1])
-
-
-class _Extent(NamedTuple):
-    key: str
-    start: int  # The first byte of the record that it reaches over
-    stop: int  # The end of its last one; 0 of a copy, which is not read
-
-
-_Place = tuple[int, AnyRecord]
-
-
-def _look(data: DataFiles, contents: SavedContents, keys: Iterable[str]) -> Iterator[Finding]:
-    """Yield the findings, and copies that differ; only their own CRCs tell which is damaged."""
-    yield from contents.findings
-    for key in keys:
-        for first, second in contents.replicas.get(key, ()):
-            if not _agree(data, first, second):
-                names = data.names[first.file], data.names[second.file]
-                cause = (
-                    f"{key!r}: {names[0]} and {names[1]} hold different values of the slice at "
-                    f"{first.offset}."
-                )
-                yield Finding(names[1], cause, True)
-
-
-def _is_loose(record: AnyRecord, extents: Sequence[_Extent], only_read: bool) -> bool:
-    """Return True if no read of the tensors in a record compares its checksum."""
-    if any((extent.start, extent.stop) == (0, record.nbytes) for extent in extents):
-        return False
-    reach = 0  # the end of the bytes that the tensors reach over without a gap
-    for extent in sorted(extents, key=attrgetter("start")):
-        if extent.start <= reach:
-            reach = max(reach, extent.stop)
-    return bool(extents) and not (only_read and reach < record.nbytes)
-
-
-def _storage_errors(
-    data: DataFiles,
-    storages: Mapping[_Place, Sequence[_Extent]],
-    keys: Collection[str],
-    only_read: bool,
-) -> dict[str, CorruptCheckpoint]:
-    """Compare the records that no read compares; return the error of each key in one."""
-    errors: dict[str, CorruptCheckpoint] = {}
-    wanted = set(keys)
-    for (number, record), extents in storages.items():
-        held = [extent for extent in extents if extent.key in wanted]
-        if not _is_loose(record, held, only_read):
-            continue
-        file, crc = data.open(number), 0
-        for start in range(0, record.nbytes, _BLOCK_NBYTES):
-            crc = CRC32.compute(
-                file.read(record.start + start, min(_BLOCK_NBYTES, record.nbytes - start)), crc
-            )
-        if crc != record.crc:
-            damaged = list(dict.fromkeys(extent.key for extent in held))
-            cause = (
-                f"{data.names[number]}: The {record.nbytes} bytes at offset {record.start}, which "
-                f"hold {named(damaged)}, disagree with their CRC-32."
-            )
-            errors |= {key: corrupt(cause).in_file(data.names[number]) for key in damaged}
-    return errors
 
 
 def _agree(data: DataFiles, first: Stored, second: Stored) -> bool:

@@ -37,7 +37,7 @@ from shardvar.layout.dtypes import Array, Ints, numpy_dtype
 from shardvar.planning.index import EntryTable
 from shardvar.records import dataclass, field, frozen_dataclass
 from shardvar.storage.protocol import Storage
-from shardvar.wire.crc import CRC32C, Checksum
+from shardvar.wire.crc import CRC32C
 from shardvar.wire.damage import corrupt, decoding, malformed
 
 # TensorStore, which decodes chunks: only this module imports it, when the first chunk is
@@ -322,10 +322,7 @@ class ZarrSource(FileSource):
         object.__setattr__(self, "_ahead", Ahead(self._start, is_batched))
         self.index.data.append(self.data)
 
-    @property
-    def crc(self) -> Checksum:
-        """The checksum of chunks that are read in place; the decoder compares the others'."""
-        return CRC32C
+    crc = CRC32C  # of chunks that are read in place; the decoder compares the others'
 
     @property
     def bare_index(self) -> str:

@@ -33,8 +33,8 @@ from torch.distributed.tensor import DTensor
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, UnsupportedError
 from shardvar.formats.leaves import is_in_generator
-from shardvar.formats.torch.items import encoding_in
 from shardvar.formats.torch.shares import Placement, Spread, held_regions, local_shape
+from shardvar.formats.torch.source import encoding_in
 from shardvar.formats.torch.values import DTYPES
 from shardvar.layout.dtypes import TORCH_ONLY, Array, numpy_dtype
 from shardvar.layout.region import Region

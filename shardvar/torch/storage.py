@@ -37,7 +37,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from shardvar.errors import ArgumentError, ShardvarError, StorageError, UnsupportedError
 from shardvar.formats.torch.archive import item_of
-from shardvar.formats.torch.items import encoding_in
+from shardvar.formats.torch.source import encoding_in
 from shardvar.layout.dtypes import has_values, numpy_dtype, to_round_once
 from shardvar.layout.region import Region
 from shardvar.planning.index import Metadata

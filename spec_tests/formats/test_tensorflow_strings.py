@@ -15,9 +15,8 @@ from shardvar.errors import (
     InvalidCheckpoint,
     MalformedCheckpoint,
 )
-from shardvar.formats.tensorflow import FORMAT
-from shardvar.formats.tensorflow import source as tensorflow_source
-from shardvar.formats.tensorflow.source import join_payloads, join_strings
+from shardvar.formats import tensorflow
+from shardvar.formats.tensorflow import FORMAT, join_payloads, join_strings
 from shardvar.layout.region import Region
 from shardvar.storage.local import LocalStorage
 from shardvar.wire import strings
@@ -76,7 +75,7 @@ def test_a_payload_is_joined_once_for_all_its_blocks(
         joins.append(nbytes)
         return join_payloads(parts, shape, nbytes)
 
-    monkeypatch.setattr(tensorflow_source, "join_payloads", join)
+    monkeypatch.setattr(tensorflow, "join_payloads", join)
     source = FORMAT.open(LocalStorage(str(sliced.parent)), "ss")
     entries = source.index.find("s")
     nbytes = int(entries.slices.nbytes[0])

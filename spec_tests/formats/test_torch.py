@@ -19,7 +19,7 @@ from shardvar.errors import CorruptCheckpoint, ShardvarError, UnsupportedError
 from shardvar.formats.files import DataFiles
 from shardvar.formats.leaves import leaves_of
 from shardvar.formats.torch.dcp import open_dcp, parse_metadata
-from shardvar.formats.torch.items import Frames
+from shardvar.formats.torch.source import Frames
 from shardvar.formats.torch.values import is_tensor, plain_of, tensor_of
 from shardvar.layout.region import Region
 from shardvar.storage.local import LocalStorage

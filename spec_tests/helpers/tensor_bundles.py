@@ -11,8 +11,7 @@ import numpy as np
 
 from shardvar.errors import CorruptCheckpoint
 from shardvar.formats.protocol import FileChecksums
-from shardvar.formats.tensorflow import FORMAT
-from shardvar.formats.tensorflow.source import BundleSource
+from shardvar.formats.tensorflow import FORMAT, BundleSource
 from shardvar.layout.dtypes import STRING, dtype_name, is_opaque, is_whole, numpy_dtype
 from shardvar.planning.index import EntryTable, Metadata
 from shardvar.planning.slices import Assignment, SliceTable, TensorTable, pad

@@ -194,58 +194,6 @@ class NativeSink(SetSink):
                 remove_unnamed(self.new.storage, {*names}.intersection)
 
 
-def native_sink(new: NewCheckpoint) -> NativeSink:
-    from shardvar.formats.objects import texts_with_objects  # of a write
-
-    generation, metadata, files = new.generation, new.metadata, new.files
-    for name in (generation, generation + _OTHER) if files is None else (generation,):
-        check_generation(name)
-    _check_assignment(new.assignment, metadata)
-    keys = list(map(encode_text, new.assignment.slices.tensors.keys))
-    ties = {encode_text(key): encode_text(first) for key, first in metadata.ties.items()}
-    about = Metadata(
-        metadata.description or new.assignment.description,
-        metadata.writer,
-        texts_with_objects(metadata) if metadata.objects else metadata.user,
-        digests=metadata.digests,
-    )
-    names: Sequence[str]
-    ends: Sequence[str] = ()
-    if files is None:
-        start, sizes = plan_places(new.assignment)
-        generation, asides = _free_generation(new)
-        names = asides
-    else:
-        start, sizes, about = files.start, files.nbytes, replace(about, generation=generation)
-        # Renaming is the same when it is repeated, so the next commit finishes one that was killed
-        # between two files. In a bucket a file stays under its first name: a rename is a copy.
-        ends = [name.removeprefix(native_data_name(new.name, "")) for name in files.names]
-        are_final = bool(ends) and all(map(is_name_end, ends))
-        ends = ends if are_final else ()
-        names = files.names if are_final else data_names(new.name, generation, len(files.names))
-        asides = check_written(
-            new.storage, list(zip(files.names, names, strict=True)), files.nbytes
-        )
-    new.storage.announce(names)
-    overview = Overview(about, generation, sizes, file_names=ends)
-    if metadata.references is not None:
-        overview = _with_files(overview, new.name, names, metadata.references)
-    return NativeSink(
-        new=new,
-        asides=asides,
-        start=start,
-        writer=NativeWriter(),
-        index_aside=aside_name(new.name, generation),
-        is_shared=files is not None,
-        keys=keys,
-        ties=ties,
-        overview=overview,
-        names=names,
-        # In a bucket several processes may commit this at a time: each removes only its own mark.
-        token=os.urandom(8).hex() if files is not None and metadata.references is not None else "",
-    )
-
-
 def _free_generation(new: NewCheckpoint) -> tuple[str, list[str]]:
     """Return a generation whose names no needed file has, and the names of the data files."""
     # If files of the existing index have the names of this generation, another one is taken: writing
@@ -352,7 +300,57 @@ class NativeFormat(SharedFormat):
 
     def lay_out(self, new: NewCheckpoint) -> NativeSink:
         """Lay the slices out; a commit of written files that was killed can be made again."""
-        return native_sink(new)
+        from shardvar.formats.objects import texts_with_objects  # of a write
+
+        generation, metadata, files = new.generation, new.metadata, new.files
+        for name in (generation, generation + _OTHER) if files is None else (generation,):
+            check_generation(name)
+        _check_assignment(new.assignment, metadata)
+        keys = list(map(encode_text, new.assignment.slices.tensors.keys))
+        ties = {encode_text(key): encode_text(first) for key, first in metadata.ties.items()}
+        about = Metadata(
+            metadata.description or new.assignment.description,
+            metadata.writer,
+            texts_with_objects(metadata) if metadata.objects else metadata.user,
+            digests=metadata.digests,
+        )
+        names: Sequence[str]
+        ends: Sequence[str] = ()
+        if files is None:
+            start, sizes = plan_places(new.assignment)
+            generation, asides = _free_generation(new)
+            names = asides
+        else:
+            start, sizes, about = files.start, files.nbytes, replace(about, generation=generation)
+            # Renaming is the same when it is repeated, so the next commit finishes one that was killed
+            # between two files. In a bucket a file stays under its first name: a rename is a copy.
+            ends = [name.removeprefix(native_data_name(new.name, "")) for name in files.names]
+            are_final = bool(ends) and all(map(is_name_end, ends))
+            ends = ends if are_final else ()
+            names = files.names if are_final else data_names(new.name, generation, len(files.names))
+            asides = check_written(
+                new.storage, list(zip(files.names, names, strict=True)), files.nbytes
+            )
+        new.storage.announce(names)
+        overview = Overview(about, generation, sizes, file_names=ends)
+        if metadata.references is not None:
+            overview = _with_files(overview, new.name, names, metadata.references)
+        return NativeSink(
+            new=new,
+            asides=asides,
+            start=start,
+            writer=NativeWriter(),
+            index_aside=aside_name(new.name, generation),
+            is_shared=files is not None,
+            keys=keys,
+            ties=ties,
+            overview=overview,
+            names=names,
+            # In a bucket several processes may commit this at a time: each removes only its own mark.
+            token=os.urandom(8).hex()
+            if files is not None and metadata.references is not None
+            else "",
+        )
 
     def remove(self, storage: Storage, name: str) -> None:
         index, aside, done = native_index_name(name), aside_name(name, "removed"), list[str]()

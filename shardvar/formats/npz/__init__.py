@@ -1,7 +1,7 @@
 """npz, NumPy's zip archive of arrays, read more carefully than NumPy reads it.
 
-contents    the archive's directory and the arrays' headers, and their faults
-source      reading payloads, including compressed, big-endian and Fortran-order ones
+``source`` reads an archive: its directory, the arrays' headers and their faults, and payloads, including
+compressed, big-endian and Fortran-order ones.
 
 An archive that is written is one that ``numpy.load`` reads. Members are stored without compression,
 each payload at a multiple of 64 bytes, so that it can be mapped. Names of members are keys and not
@@ -17,8 +17,7 @@ import numpy as np
 
 from shardvar.errors import UnsupportedError
 from shardvar.formats.files import find_files, look_into
-from shardvar.formats.npz.contents import MEMBER_SUFFIX, open_npz
-from shardvar.formats.npz.source import NpzSource
+from shardvar.formats.npz.source import MEMBER_SUFFIX, NpzSource, open_npz
 from shardvar.formats.protocol import FileChecksums, FileWriter, Format, NewCheckpoint
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.index import OBJECTS
@@ -78,7 +77,7 @@ class NpzWriter(FileWriter):
             strict=True,
         )
         for (name, preamble), begin, nbytes, checksum in rows:
-            # The CRC of a member covers preamble and payload: the preamble's share (``contents``)
+            # The CRC of a member covers preamble and payload: the preamble's share (``source``)
             # plus the payload's own. Equal preambles mean equal dtypes and shapes, so the sizes are
             # equal too.
             if preamble not in shares:
@@ -121,7 +120,7 @@ class NpzFormat(Format):
         return find_files(storage, name, (_FILE_SUFFIX,), _begins_with_array)
 
     def open(self, storage: Storage, name: str) -> NpzSource:
-        return NpzSource(open_npz(storage, name))
+        return open_npz(storage, name)
 
     def lay_out(self, new: NewCheckpoint) -> "OneFileSink":
         """Lay out an archive. Of the metadata only objects are kept, as an array."""

@@ -5,16 +5,15 @@ Begin with ``dcp``, which opens a distributed checkpoint, and ``state_dict``, wh
 
     values      tensors and plain objects, from the nodes of a pickle; the names of element types
     archive     the archives of ``torch.save``, read and written, and their old form
-    items       a stored tensor or object, and its place in a file
-    source      the payloads of an open checkpoint
+    source      a stored tensor or object, its place in a file, and the payloads of an open checkpoint
     dcp         opening a distributed checkpoint
     shares      the part of a tensor that the file of one rank holds
     state_dict  opening a file of ``torch.save``, or a set of them
     ranks       the files of all ranks, joined; the dialects of FSDP and of Meta's Llama
     rankwise    the dialect of torch_checkpointing
     deepspeed   the files of ZeRO, and Universal Checkpoints of DeepSpeed
-    parameter_folders   writing a Universal Checkpoint
-    saved       the format of files of ``torch.save``, its table of dialects, and writing a file
+    saved       the format of files of ``torch.save``, its table of dialects, and writing a file or a
+                Universal Checkpoint
 
 Writing a distributed checkpoint. The index is ``.metadata``, the pickle of one ``Metadata``, which
 ``dcp`` describes. It names the files, and no path, no machine and no time. One more attribute,
@@ -228,44 +227,6 @@ class DcpSink(SetSink):
         return CommitSteps(renames, (self.index_aside, METADATA), content, tidy)
 
 
-def dcp_sink(new: NewCheckpoint, capabilities: Capabilities) -> DcpSink:
-    assignment, slices = new.assignment, new.assignment.slices
-    asides = aside_names(new, _file_name)
-    if new.files is not None and all(map(_PROCESS_NAME.fullmatch, asides)):
-        new.storage.announce(asides)
-    check_holds(slices, capabilities, "torch")
-    is_wide = slices.tensors.ranks[slices.tensor] > capabilities.max_slice_rank
-    for is_wrong, what, remedy in (
-        (~(slices.shape > 0).all(axis=1), " without elements", "Leave the slice out."),
-        (is_wide, ", which has too many axes", "Write the tensor whole."),
-    ):
-        wrong = np.flatnonzero(~slices.is_whole() & is_wrong)
-        if len(wrong):
-            cause = f"The format torch cannot hold a slice of {slices.key(int(wrong[0]))!r}{what}."
-            raise UnsupportedError(cause, remedy)
-    frames = _frames(slices)
-    head = np.array([frame.head_nbytes for frame in frames], np.int64)
-    nbytes = head + slices.nbytes + np.array([frame.tail_nbytes for frame in frames], np.int64)
-    # The items of written files have the same sizes, and end their heads where the payloads begin.
-    start = assignment.starts(nbytes) + head if new.files is None else new.files.start
-    items = {key: item_of(carried) for key, carried in new.metadata.objects.items()}
-    objects = f"{_file_name(assignment.num_files)}.{new.generation}.tmp", b"".join(items.values())
-    return DcpSink(
-        new=new,
-        asides=asides,
-        start=start,
-        writer=DcpWriter(),
-        index_aside=f"{METADATA}.{new.generation}.tmp",
-        objects=objects if items else None,
-        about=replace(new.metadata, objects=items),
-        item=(start - head, nbytes),
-    )
-
-
-def remove_dcp(storage: Storage) -> None:
-    take_away(storage, [(METADATA, f"{METADATA}.removed.tmp")], lambda names: _others(names, ()))
-
-
 def _frames(slices: SliceTable) -> list[ItemFrame]:
     # Many slices have one dtype and one shape: only differing ones are looked at.
     tensors = slices.tensors
@@ -315,7 +276,42 @@ class TorchFormat(SharedFormat):
         return open_dcp(storage, METADATA)
 
     def lay_out(self, new: NewCheckpoint) -> DcpSink:
-        return dcp_sink(new, self.capabilities)
+        assignment, slices = new.assignment, new.assignment.slices
+        asides = aside_names(new, _file_name)
+        if new.files is not None and all(map(_PROCESS_NAME.fullmatch, asides)):
+            new.storage.announce(asides)
+        check_holds(slices, self.capabilities, self.name)
+        is_wide = slices.tensors.ranks[slices.tensor] > self.capabilities.max_slice_rank
+        for is_wrong, what, remedy in (
+            (~(slices.shape > 0).all(axis=1), " without elements", "Leave the slice out."),
+            (is_wide, ", which has too many axes", "Write the tensor whole."),
+        ):
+            wrong = np.flatnonzero(~slices.is_whole() & is_wrong)
+            if len(wrong):
+                cause = (
+                    f"The format torch cannot hold a slice of {slices.key(int(wrong[0]))!r}{what}."
+                )
+                raise UnsupportedError(cause, remedy)
+        frames = _frames(slices)
+        head = np.array([frame.head_nbytes for frame in frames], np.int64)
+        nbytes = head + slices.nbytes + np.array([frame.tail_nbytes for frame in frames], np.int64)
+        # The items of written files have the same sizes, and end their heads where the payloads begin.
+        start = assignment.starts(nbytes) + head if new.files is None else new.files.start
+        items = {key: item_of(carried) for key, carried in new.metadata.objects.items()}
+        objects = (
+            f"{_file_name(assignment.num_files)}.{new.generation}.tmp",
+            b"".join(items.values()),
+        )
+        return DcpSink(
+            new=new,
+            asides=asides,
+            start=start,
+            writer=DcpWriter(),
+            index_aside=f"{METADATA}.{new.generation}.tmp",
+            objects=objects if items else None,
+            about=replace(new.metadata, objects=items),
+            item=(start - head, nbytes),
+        )
 
     def process_file(self, name: str, token: str, process: int, count: int) -> str:
         return process_name(process, token)
@@ -334,7 +330,9 @@ class TorchFormat(SharedFormat):
             file.close()
 
     def remove(self, storage: Storage, name: str) -> None:
-        remove_dcp(storage)
+        take_away(
+            storage, [(METADATA, f"{METADATA}.removed.tmp")], lambda names: _others(names, ())
+        )
 
 
 FORMAT = TorchFormat()

@@ -56,16 +56,16 @@ from shardvar.formats.deferred import DeferredIndex, Enclosed, Located
 from shardvar.formats.files import ATTEMPTS, DataFiles, is_replaced
 from shardvar.formats.protocol import Finding
 from shardvar.formats.sets import is_bare
-from shardvar.formats.torch.items import (
+from shardvar.formats.torch.source import (
     GROUP_NBYTES,
     SMALL_NBYTES,
     Frames,
     TensorView,
+    TorchSource,
     encoding_in,
     located,
     payload_in,
 )
-from shardvar.formats.torch.source import TorchSource
 from shardvar.formats.torch.values import dtype_of
 from shardvar.layout.dtypes import STRING, Ints, code
 from shardvar.limits import MAX_METADATA_NBYTES, MAX_NBYTES, MAX_RANK

@@ -34,7 +34,7 @@ Keys are NAME, ``optimizer.state.NAME.exp_avg`` and its like, ``optimizer.param_
 and frozen parameters that have no folder come from the model's file. A parameter that the model's file
 names and that has no file ``fp32.pt`` is incomplete.
 
-To write a Universal Checkpoint (``parameter_folders``), both readers also list these (``is_whole``):
+To write a Universal Checkpoint (``saved``), both readers also list these (``is_whole``):
 
     mp_rank_00_model_states.pt, …     a file of the model as it is, as its bytes: a vector of uint8,
                                       with all that the run has saved next to the model
@@ -63,9 +63,16 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import DataFiles, FilesBelow
 from shardvar.formats.torch.archive import Record
-from shardvar.formats.torch.items import Stored, StoredObject, TensorView, read_view
 from shardvar.formats.torch.ranks import COPY, check_budget_of_slices, files_of_ranks
-from shardvar.formats.torch.source import SavedContents, TorchSource, torch_source
+from shardvar.formats.torch.source import (
+    SavedContents,
+    Stored,
+    StoredObject,
+    TensorView,
+    TorchSource,
+    read_view,
+    torch_source,
+)
 from shardvar.formats.torch.state_dict import Unpickled, unpickle
 from shardvar.formats.torch.values import StoredTensor, is_tensor, plain_of
 from shardvar.layout.dtypes import numpy_dtype

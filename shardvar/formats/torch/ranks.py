@@ -40,7 +40,6 @@ from shardvar.errors import (
 from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
 from shardvar.formats.torch.archive import LostRecord
-from shardvar.formats.torch.items import Stored, StoredObject, TensorView
 from shardvar.formats.torch.shares import (
     Runs,
     Share,
@@ -48,7 +47,14 @@ from shardvar.formats.torch.shares import (
     local_shape,
     share_of,
 )
-from shardvar.formats.torch.source import SavedContents, TorchSource, torch_source
+from shardvar.formats.torch.source import (
+    SavedContents,
+    Stored,
+    StoredObject,
+    TensorView,
+    TorchSource,
+    torch_source,
+)
 from shardvar.formats.torch.state_dict import unpickle
 from shardvar.limits import MAX_NAMED, MAX_NBYTES
 from shardvar.pictures.words import named

@@ -34,7 +34,6 @@ from shardvar.formats.files import DataFiles, FilesBelow
 from shardvar.formats.protocol import Finding
 from shardvar.formats.sets import is_bare
 from shardvar.formats.torch.archive import LostRecord, Record
-from shardvar.formats.torch.items import TensorView
 from shardvar.formats.torch.ranks import (
     COPY,
     RankFile,
@@ -50,7 +49,7 @@ from shardvar.formats.torch.shares import (
     Spread,
     sizes,
 )
-from shardvar.formats.torch.source import SavedContents, TorchSource
+from shardvar.formats.torch.source import SavedContents, TensorView, TorchSource
 from shardvar.formats.torch.values import StoredTensor, dtype_of
 from shardvar.limits import MAX_METADATA_NBYTES, MAX_NAMED, MAX_RANK
 from shardvar.pictures.words import named

@@ -48,7 +48,7 @@ from shardvar.errors import (
     OutOfBounds,
     UnsupportedError,
 )
-from shardvar.formats.torch.items import TensorView
+from shardvar.formats.torch.source import TensorView
 from shardvar.formats.torch.values import (
     FROM_TYPE,
     OF_RANKS,

@@ -32,9 +32,16 @@ from shardvar.formats.torch.archive import (
     open_archive,
     open_old,
 )
-from shardvar.formats.torch.items import Stored, StoredObject, TensorView, view_of
 from shardvar.formats.torch.shares import whole_of
-from shardvar.formats.torch.source import SavedContents, TorchSource, torch_source
+from shardvar.formats.torch.source import (
+    SavedContents,
+    Stored,
+    StoredObject,
+    TensorView,
+    TorchSource,
+    torch_source,
+    view_of,
+)
 from shardvar.formats.torch.values import (
     ARRAYS,
     StoredTensor,

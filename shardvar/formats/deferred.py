@@ -8,17 +8,16 @@ frame contradicts is a fault of its key, which is found when the key is read or 
 when it is listed.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from threading import RLock
-from typing import Any, NamedTuple, Protocol, Self, cast, runtime_checkable
+from typing import NamedTuple, Protocol, Self, cast, runtime_checkable
 
 import numpy as np
 
 from shardvar.errors import CheckpointError, ShardvarError
-from shardvar.forks import new_lock
-from shardvar.formats.files import DataFiles
+from shardvar.formats.files import DataFiles, Kept
 from shardvar.layout.dtypes import Bools, Ints
 from shardvar.planning.index import (
     NO_CHECKSUM,
@@ -75,8 +74,7 @@ class Enclosed:
     nbytes: Ints  # [k] the size of its payload
     unframe: Callable[[int, memoryview], memoryview]
     """Returns the payload of a row from the bytes of its extent, compared."""
-    _kept: "OrderedDict[int, memoryview]" = field(default_factory=OrderedDict)
-    _lock: Any = field(default_factory=new_lock)
+    _kept: Kept[int, memoryview] = field(default_factory=partial(Kept, _KEPT_PAYLOADS))
 
     @classmethod
     def of(
@@ -131,7 +129,7 @@ class Enclosed:
             return
         is_whole = begins[first - low] >= start and self.stop[last - 1] <= stop
         payloads = (
-            self._whole(file, first, last) if is_whole else map(self._kept_of, range(first, last))
+            self._whole(file, first, last) if is_whole else map(self._part, range(first, last))
         )
         for number, payload in zip(range(first, last), payloads, strict=True):
             begin = int(begins[number - low])
@@ -150,17 +148,10 @@ class Enclosed:
             )
         ]
 
-    def _kept_of(self, number: int) -> memoryview:
-        """Return a payload of which a part is asked for; the last ones are kept."""
-        with self._lock:
-            found = self._kept.get(number)
-        if found is None:
-            [found] = self._whole(int(self.file[number]), number, number + 1)
-            with self._lock:
-                self._kept[number] = found
-                while len(self._kept) > _KEPT_PAYLOADS:
-                    self._kept.popitem(last=False)
-        return found
+    def _part(self, number: int) -> memoryview:
+        """Return a payload of which a part is asked for."""
+        file = int(self.file[number])
+        return self._kept.get(number, lambda: self._whole(file, number, number + 1)[0])
 
 
 def put_places(entries: EntryTable, at: Ints, found: EntryTable) -> EntryTable:

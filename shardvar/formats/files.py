@@ -19,8 +19,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
+from functools import partial
 from threading import RLock
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -192,6 +193,35 @@ def size_fault(
     return InvalidCheckpoint(f"{cause}.", COPY_AGAIN).in_file(name)
 
 
+Key = TypeVar("Key")
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Kept(Generic[Key, Found]):
+    """The values that were asked for last, at most ``most``; safe to use from several threads."""
+
+    most: int
+    _values: OrderedDict[Key, Found] = field(init=False, default_factory=OrderedDict)
+    _lock: RLock = field(init=False, default_factory=new_lock)
+
+    def get(self, key: Key, make: Callable[[], Found]) -> Found:
+        with self._lock:
+            value = self._values.get(key)
+        # The lock is not held while a value is made, so that readers of others go on.
+        if value is None:
+            value = make()
+        with self._lock:
+            self._values[key] = value
+            self._values.move_to_end(key)
+            while len(self._values) > self.most:
+                self._values.popitem(last=False)
+        return value
+
+    def clear(self) -> None:
+        with self._lock:
+            self._values.clear()
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class DataFiles:
     """The data files by number, at most ``OPEN_FILES`` open; safe to use from several threads.
@@ -211,8 +241,8 @@ class DataFiles:
     """The index of a set whose files can also be opened one by one."""
     _open: OrderedDict[int, ReadableFile] = field(init=False, default_factory=OrderedDict)
     _stamps: dict[int, str] = field(init=False, default_factory=dict)
-    _copies: OrderedDict[tuple[int, int, int], memoryview] = field(
-        init=False, default_factory=OrderedDict
+    _copies: Kept[tuple[int, int, int], memoryview] = field(
+        init=False, default_factory=partial(Kept, _KEPT_COPIES)
     )
     _faults: dict[int, CheckpointError | None] = field(init=False, default_factory=dict)
     _noted: dict[int, ReadError | None] = field(init=False, default_factory=dict)
@@ -257,17 +287,10 @@ class DataFiles:
         """Return bytes of a file: of its map on a disk, else a copy, of which the last are kept."""
         if self.storage.traits is None:
             return self.map(number)[start:stop]
-        place = number, start, stop
-        with self._lock:
-            copy = self._copies.get(place)
-        if copy is None:
-            copy = memoryview(self.open(number).read(start, stop - start))
-        with self._lock:
-            self._copies[place] = copy
-            self._copies.move_to_end(place)
-            while len(self._copies) > _KEPT_COPIES:
-                self._copies.popitem(last=False)
-        return copy
+        return self._copies.get(
+            (number, start, stop),
+            lambda: memoryview(self.open(number).read(start, stop - start)),
+        )
 
     def fault(self, number: int) -> CheckpointError | None:
         """Return the damage of a file, or None; a missing permission is raised when it is read."""

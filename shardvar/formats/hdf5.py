@@ -75,10 +75,11 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.extras import missing_extra
+from shardvar.formats.files import Kept
 from shardvar.formats.listing import check_size
 from shardvar.layout.dtypes import NAMES, dtype_name, is_opaque, numpy_dtype
 from shardvar.limits import MAX_INFLATION, MAX_KEY_NBYTES, MAX_NBYTES, MAX_PAYLOAD_EXPANSION
-from shardvar.records import dataclass, field, frozen_dataclass
+from shardvar.records import dataclass, field
 from shardvar.storage.protocol import ReadableFile
 from shardvar.wire.damage import (
     DISTRUST,
@@ -295,54 +296,6 @@ def _translated(what: str, error_type: type[ShardvarError] = MalformedCheckpoint
         raise error_type(f"{what} cannot be read as HDF5: {cause}.", COPY_AGAIN) from None
 
 
-@frozen_dataclass
-class _TextAttributes:
-    """The attributes of one file's objects that are texts: short ones, and lists of names."""
-
-    library: Any
-    texts: Hdf5Texts
-
-    def has(self, owner: Any, name: str) -> bool:
-        return bool(self.library.h5a.exists(owner, name.encode()))
-
-    def read(self, owner: Any, name: str) -> list[bytes] | None:
-        """Return the texts of an attribute; None if it has none, or lies where it is not read."""
-        attribute, h5 = self.library.h5a.open(owner, name.encode()), self.library
-        kind, space = attribute.get_type(), attribute.get_space()
-        count = (
-            0
-            if space.get_simple_extent_type() == h5.h5s.NULL
-            else space.get_simple_extent_npoints()
-        )
-        if not count:  # NumPy makes numbers of an empty list
-            return []
-        if kind.get_class() != h5.h5t.STRING:
-            return None
-        if not kind.is_variable_str():
-            self.texts.spend(attribute.get_storage_size())
-            values = np.empty(count, f"S{kind.get_size()}")
-            attribute.read(values, kind)
-            return [each.partition(b"\0")[0] for each in values.tolist()]
-        if h5.h5i.get_file_id(owner).get_create_plist().get_sizes() != _SIZES:
-            return None
-        return self.texts.read_texts(h5.h5o.get_info(owner).addr, name.encode(), count)
-
-    def read_short(self, owner: Any, name: str) -> str:
-        """Return an attribute that is one short text; empty if it is missing or something else."""
-        texts = self.read(owner, name) if self.has(owner, name) else None
-        is_short = texts is not None and len(texts) == 1 and len(texts[0]) <= _MAX_SHORT_NBYTES
-        return texts[0].decode("utf-8", "replace") if texts and is_short else ""
-
-    def lists_of(self, group: Any) -> Iterator[str]:
-        """Yield the names of a group's attributes that are lists, or parts of lists."""
-        for name in _LISTS:
-            if self.has(group, name):
-                yield name
-            else:
-                numbered = (f"{name}{number}" for number in count())
-                yield from takewhile(lambda part: self.has(group, part), numbered)
-
-
 class _NameList(NamedTuple):
     path: str  # of its group, which is empty or ends with a slash
     attribute: str
@@ -356,7 +309,7 @@ class _Walk:
     root: Any
     span: Span
     library: Any
-    attributes: _TextAttributes
+    texts: Hdf5Texts
     found: Datasets = field(default_factory=Datasets)
     lists: list[_NameList] = field(default_factory=list)
     decoded_nbytes: int = 0  # stored bytes of all arrays that h5py decodes
@@ -366,7 +319,7 @@ class _Walk:
         """Enter each group once, look at its links, then compare the lists with what was found."""
         for name in ("keras_version", "backend"):
             with self._fault(name):
-                if text := self.attributes.read_short(self.root, name):
+                if text := self._read_short(self.root, name):
                     self.found.attributes[name] = text
         entered = {self.library.h5o.get_info(self.root).addr}
         left: list[tuple[str, Any]] = [("", self.root)]
@@ -404,11 +357,53 @@ class _Walk:
         except READ_ERRORS as error:
             self.found.faults[key] = error.at(repr(key))
 
+    # The attributes that are texts: short ones, and lists of names.
+
+    def _has(self, owner: Any, name: str) -> bool:
+        return bool(self.library.h5a.exists(owner, name.encode()))
+
+    def _read_attribute(self, owner: Any, name: str) -> list[bytes] | None:
+        """Return the texts of an attribute; None if it has none, or lies where it is not read."""
+        attribute, h5 = self.library.h5a.open(owner, name.encode()), self.library
+        kind, space = attribute.get_type(), attribute.get_space()
+        count = (
+            0
+            if space.get_simple_extent_type() == h5.h5s.NULL
+            else space.get_simple_extent_npoints()
+        )
+        if not count:  # NumPy makes numbers of an empty list
+            return []
+        if kind.get_class() != h5.h5t.STRING:
+            return None
+        if not kind.is_variable_str():
+            self.texts.spend(attribute.get_storage_size())
+            values = np.empty(count, f"S{kind.get_size()}")
+            attribute.read(values, kind)
+            return [each.partition(b"\0")[0] for each in values.tolist()]
+        if h5.h5i.get_file_id(owner).get_create_plist().get_sizes() != _SIZES:
+            return None
+        return self.texts.read_texts(h5.h5o.get_info(owner).addr, name.encode(), count)
+
+    def _read_short(self, owner: Any, name: str) -> str:
+        """Return an attribute that is one short text; empty if it is missing or something else."""
+        texts = self._read_attribute(owner, name) if self._has(owner, name) else None
+        is_short = texts is not None and len(texts) == 1 and len(texts[0]) <= _MAX_SHORT_NBYTES
+        return texts[0].decode("utf-8", "replace") if texts and is_short else ""
+
+    def _lists_of(self, group: Any) -> Iterator[str]:
+        """Yield the names of a group's attributes that are lists, or parts of lists."""
+        for name in _LISTS:
+            if self._has(group, name):
+                yield name
+            else:
+                numbered = (f"{name}{number}" for number in count())
+                yield from takewhile(lambda part: self._has(group, part), numbered)
+
     def _add_lists(self, path: str, group: Any) -> None:
-        for attribute in self.attributes.lists_of(group):
+        for attribute in self._lists_of(group):
             key = path + attribute
             with self._fault(key):
-                names = self.attributes.read(group, attribute)
+                names = self._read_attribute(group, attribute)
                 if names is not None:
                     self.lists.append(_NameList(path, attribute, names))
                     continue
@@ -528,7 +523,7 @@ class _Walk:
         dtype = kind.dtype
         if dtype.kind == "V" and dtype.names is None:
             # HDF5 has no bfloat16: Keras stores opaque bytes, and the name as an attribute.
-            name = self.attributes.read_short(stored, "dtype")
+            name = self._read_short(stored, "dtype")
             if (
                 name in NAMES
                 and not is_opaque(name)
@@ -591,7 +586,7 @@ class _Pages:
 
     def __init__(self, open_file: Callable[[], ReadableFile], span: Span) -> None:
         self._open, self._span = open_file, span
-        self._held: dict[int, bytes] = {}
+        self._held = Kept[int, bytes](_MOST_PAGES)
 
     @property
     def nbytes(self) -> int:
@@ -613,16 +608,9 @@ class _Pages:
         octets[:] = octets_of[begin : begin + len(octets)]
 
     def _page(self, number: int) -> bytes:
-        """Return a page, the last to be forgotten."""
-        page = self._held.pop(number, None)
-        if page is None:
-            start = number * _PAGE_NBYTES
-            nbytes = min(_PAGE_NBYTES, self._span.nbytes - start)
-            page = self._open().read(self._span.start + start, nbytes)
-            for old in list(self._held)[: len(self._held) + 1 - _MOST_PAGES]:
-                self._held.pop(old, None)
-        self._held[number] = page
-        return page
+        start = number * _PAGE_NBYTES
+        nbytes = min(_PAGE_NBYTES, self._span.nbytes - start)
+        return self._held.get(number, lambda: self._open().read(self._span.start + start, nbytes))
 
 
 def _written_nbytes(pages: _Pages) -> int:
@@ -713,8 +701,7 @@ class Hdf5File:
     def list(self) -> Datasets:
         """Return all arrays of the file, in the order of the walk."""
         library, texts = _library(), Hdf5Texts(self._pages.read, self._span.nbytes)
-        attributes = _TextAttributes(library, texts)
-        walk = _Walk(self._handle.id, self._span, library, attributes)
+        walk = _Walk(self._handle.id, self._span, library, texts)
         with _translated("The file"):
             walk.run()
         return walk.found

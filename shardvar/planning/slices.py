@@ -122,6 +122,14 @@ class TensorTable:
     def rows(self) -> dict[str, int]:
         return dict(zip(self.keys, range(len(self.keys)), strict=True))
 
+    def padded(
+        self, offsets: Sequence[Sequence[int]], shapes: Sequence[Sequence[int]]
+    ) -> tuple[Ints, Ints]:
+        """Offsets and shapes of slices as matrices, padded to the rank of the table."""
+        rank, columns = self.shapes.shape[1], ((offsets, 0), (shapes, 1))
+        offset, shape = (widen(pad(column, fill)[1], rank, fill) for column, fill in columns)
+        return offset, shape
+
     def take(self, rows: Ints) -> Self:
         keys = list(map(self.keys.__getitem__, rows.tolist()))
         return type(self)(keys, self.codes[rows], self.ranks[rows], self.shapes[rows])
@@ -165,9 +173,7 @@ class SliceTable:
     @classmethod
     def of_region(cls, tensors: TensorTable, region: Region, nbytes: Ints | None = None) -> Self:
         """The table with one slice, a region of the first tensor of ``tensors``."""
-        columns = ((region.offset, 0), (region.shape, 1))
-        rank = tensors.shapes.shape[1]
-        offset, shape = (widen(pad([column], fill)[1], rank, fill) for column, fill in columns)
+        offset, shape = tensors.padded([region.offset], [region.shape])
         return cls.of(tensors, np.zeros(1, np.int64), offset, shape, nbytes)
 
     def __len__(self) -> int:

@@ -10,10 +10,9 @@ again. A checkpoint of more files than are held open (``DataFiles``) can still b
 is read; the error then tells.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from threading import RLock
+from functools import partial
 
 import numpy as np
 
@@ -25,8 +24,7 @@ from shardvar.errors import (
     prefix_errors,
     replaced_error,
 )
-from shardvar.forks import new_lock
-from shardvar.formats.files import ATTEMPTS, DataFiles, FileSource, is_replaced
+from shardvar.formats.files import ATTEMPTS, DataFiles, FileSource, Kept, is_replaced
 from shardvar.formats.native.index import (
     Entries,
     Overview,
@@ -68,12 +66,11 @@ class NativeIndex:
     files: Sequence[str]
     data: DataFiles | None
     """The data files; None if none is looked at."""
-    _kept: OrderedDict[int, Entries] = field(init=False, default_factory=OrderedDict)
+    _kept: Kept[int, Entries] = field(init=False, default_factory=partial(Kept, _KEPT_BLOCKS))
     _broken: dict[str, CheckpointError] = field(init=False, default_factory=dict)
     """The broken tensors of all blocks that were decoded so far."""
     _faults: list[dict[str, CheckpointError]] = field(init=False, default_factory=list)
     """All faults, as the only item, once they have been computed."""
-    _lock: RLock = field(init=False, default_factory=new_lock)
 
     @property
     def metadata(self) -> Metadata:
@@ -171,33 +168,22 @@ class NativeIndex:
         return (self.data.lost(table) if self.data else {}) | find_faults(table.slices)
 
     def _entries(self, number: int) -> Entries:
-        # The lock guards the cache and is not held while a block is read, so that readers of other
-        # blocks go on.
-        with self._lock:
-            entries = self._kept.get(number)
-        if entries is None:
-            with prefix_errors(self.name):
-                entries = self._decode(number)
-            with self._lock:
-                # Once for each decoding: a block may have very many of them.
-                self._broken.update(entries.broken)
-        with self._lock:
-            self._kept[number] = entries
-            self._kept.move_to_end(number)
-            while len(self._kept) > _KEPT_BLOCKS:
-                self._kept.popitem(last=False)
-        return entries
+        return self._kept.get(number, partial(self._decode, number))
 
     def _decode(self, number: int) -> Entries:
         first_keys = self.blocks.first_keys
-        block = self.blocks.block(number)
-        with prefix_errors(f"index block {number} at offset {self.blocks.start[number]}"):
-            entries = decode_entries(block, int(self.blocks.nbytes[number]), self.overview)
-            # The table promises the first key of each block; keys of this block beyond the next
-            # one's would never be found.
-            following = first_keys[number + 1] if number + 1 < len(first_keys) else entries.last_key
-            if entries.first_key != first_keys[number] or entries.last_key > following:
-                raise invalid("Its keys are not the keys in the table.")
+        with prefix_errors(self.name):
+            block = self.blocks.block(number)
+            with prefix_errors(f"index block {number} at offset {self.blocks.start[number]}"):
+                entries = decode_entries(block, int(self.blocks.nbytes[number]), self.overview)
+                # The table promises the first key of each block; keys of this block beyond the next
+                # one's would never be found.
+                is_last = number + 1 == len(first_keys)
+                following = entries.last_key if is_last else first_keys[number + 1]
+                if entries.first_key != first_keys[number] or entries.last_key > following:
+                    raise invalid("Its keys are not the keys in the table.")
+        # Once for each decoding: a block may have very many of them.
+        self._broken.update(entries.broken)
         return entries
 
 

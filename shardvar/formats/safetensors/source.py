@@ -61,11 +61,10 @@ from shardvar.formats.safetensors.names import (
     split_shard_name,
 )
 from shardvar.formats.sets import SetIndex, fetch_again, read_set_index
-from shardvar.layout.dtypes import code
 from shardvar.limits import MAX_RANK
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM, OBJECTS, EntryTable, Metadata
-from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
+from shardvar.planning.slices import SliceTable, TensorTable
 from shardvar.records import dataclass, field
 from shardvar.storage.concurrency import as_answered
 from shardvar.storage.protocol import ReadableFile, Storage
@@ -109,8 +108,8 @@ class _Rows:
     nbytes: int = 0
 
     def entries(self) -> EntryTable:
-        codes = np.array([code(dtype) for dtype in self.dtypes], dtype=np.int64)
-        slices = TensorTable(self.keys, codes, *pad(self.shapes, fill=1)).whole()
+        facts = zip(self.keys, self.dtypes, self.shapes, strict=True)
+        slices = TensorTable.of(facts).whole()
         return EntryTable(
             slices,
             np.array(self.file, dtype=np.int64),
@@ -492,16 +491,14 @@ def _entries(joined: _Joined) -> EntryTable:
         if tensor.rows and type(joined.faults.get(key)) in listed
     )
     tensors = [joined.tensors[key] for key in keys]
-    codes = np.array([code(tensor.dtype) for tensor in tensors], np.int64)
-    table = TensorTable(keys, codes, *pad([tensor.shape for tensor in tensors], fill=1))
+    facts = zip(keys, tensors, strict=True)
+    table = TensorTable.of((key, tensor.dtype, tensor.shape) for key, tensor in facts)
     rows = [row for tensor in tensors for row in tensor.rows]
     number = np.repeat(
         np.arange(len(keys)), np.array([len(tensor.rows) for tensor in tensors], np.int64)
     )
-    rank = table.shapes.shape[1]
-    offset = widen(pad([joined.offset[row] for row in rows], fill=0)[1], rank, 0)
-    shape = widen(pad([joined.shape[row] for row in rows], fill=1)[1], rank, 1)
-    slices = SliceTable.of(table, number, offset, shape)
+    offset, shape = ([column[row] for row in rows] for column in (joined.offset, joined.shape))
+    slices = SliceTable.of(table, number, *table.padded(offset, shape))
     file, start = (
         np.array([column[row] for row in rows], np.int64) for column in (joined.file, joined.start)
     )

@@ -70,7 +70,7 @@ from shardvar.formats.torch.values import dtype_of
 from shardvar.layout.dtypes import STRING, Ints, code
 from shardvar.limits import MAX_METADATA_NBYTES, MAX_NBYTES, MAX_RANK
 from shardvar.planning.index import NO_CHECKSUM, Metadata
-from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
+from shardvar.planning.slices import SliceTable, TensorTable
 from shardvar.records import dataclass, field, frozen_dataclass
 from shardvar.storage.concurrency import do_all, without_collection
 from shardvar.storage.protocol import ReadableFile, Storage
@@ -670,12 +670,10 @@ def _tile(
 
 
 def _slices(items: Items) -> SliceTable:
-    codes = np.array([code(dtype) for dtype in items.dtypes], np.int64)
-    tensors = TensorTable(items.keys, codes, *pad(items.shapes, fill=1))
-    rank, tensor = tensors.shapes.shape[1], np.array(items.tensor, np.int64)
-    offset, shape = (
-        widen(pad(column, fill)[1], rank, fill)
-        for column, fill in ((items.offset, 0), (items.shape, 1))
+    tensors = TensorTable.of(zip(items.keys, items.dtypes, items.shapes, strict=True))
+    tensor, (offset, shape) = (
+        np.array(items.tensor, np.int64),
+        tensors.padded(items.offset, items.shape),
     )
     # A tensor without elements is one slice, the whole of it. Its item has what one rank held of
     # it. One that reaches out of its tensor stays as it is, and is a fault.

@@ -64,11 +64,11 @@ from shardvar.formats.torch.values import (
     tensor_of,
     unsupported,
 )
-from shardvar.layout.dtypes import STRING, Ints, code, numpy_dtype
+from shardvar.layout.dtypes import STRING, Ints, numpy_dtype
 from shardvar.limits import MAX_PICKLE_NBYTES, MAX_VIEW_EXPANSION
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Index
-from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
+from shardvar.planning.slices import SliceTable, TensorTable
 from shardvar.records import dataclass, field, frozen_dataclass, replace
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import ReadableFile
@@ -714,12 +714,11 @@ def _slices(
     keys: list[str], stored: Mapping[str, Sequence[Stored]], rows: Sequence[tuple[int, Stored]]
 ) -> SliceTable:
     firsts = [stored[key][0] for key in keys]
-    codes = [
-        code(held.value.tensor.dtype if isinstance(held.value, TensorView) else STRING)
-        for held in firsts
+    dtypes = [
+        held.value.tensor.dtype if isinstance(held.value, TensorView) else STRING for held in firsts
     ]
     shapes = [held.shape for held in firsts]
-    tensors = TensorTable(keys, np.array(codes, np.int64), *pad(shapes, fill=1))
+    tensors = TensorTable.of(zip(keys, dtypes, shapes, strict=True))
     columns = [
         (tensor, held.offset, held.value.tensor.shape, 0)
         if isinstance(held.value, TensorView)
@@ -727,12 +726,8 @@ def _slices(
         for tensor, held in rows
     ]
     tensor, offset, shape, nbytes = zip(*columns, strict=True) if columns else ((),) * 4
-    rank = tensors.shapes.shape[1]
-    offsets, extents = (
-        widen(pad(column, fill)[1], rank, fill) for column, fill in ((offset, 0), (shape, 1))
-    )
     numbers = np.array([tensor, nbytes], np.int64)
-    return SliceTable.of(tensors, numbers[0], offsets, extents, numbers[1])
+    return SliceTable.of(tensors, numbers[0], *tensors.padded(offset, shape), numbers[1])
 
 
 def _agree(data: DataFiles, first: Stored, second: Stored) -> bool:

@@ -30,7 +30,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding, Format, NewCheckpoint
-from shardvar.formats.zarr.contents import DOCUMENTS, ArrayContents, Convention, Description
+from shardvar.formats.zarr.contents import DOCUMENTS, ArrayContents, Description
 from shardvar.formats.zarr.files import (
     CHUNK,
     GROUPS,
@@ -94,9 +94,6 @@ CAPABILITIES = Capabilities(
 # name the arrays there should be (below), and nothing else is taken from them.
 
 
-CONVENTION = Convention(fills=True)
-
-
 def open_group(storage: Storage, name: str) -> ZarrSource:
     check_finished(storage, name)
     return open_tree(storage, name, partial(_read_group, name))
@@ -104,7 +101,7 @@ def open_group(storage: Storage, name: str) -> ZarrSource:
 
 def _read_group(name: str, tree: Tree) -> ZarrSource:
     storage, sizes = tree.root, {path: each.nbytes for path, each in tree.files.items()}
-    listing, contents = PathListing([*sizes], sizes), ArrayContents()
+    listing, contents = PathListing([*sizes], sizes), ArrayContents(fills=True)
     with prefix_errors(storage.path):
         with prefix_errors(name):
             version, octets = 3 if name == INDEX else 2, read_document(tree, name)
@@ -121,10 +118,10 @@ def _read_group(name: str, tree: Tree) -> ZarrSource:
         if type(attributes.get(ARRAYS_ATTRIBUTE)) is list:
             del attributes[ARRAYS_ATTRIBUTE]  # the writer's, and not the user's
         metadata = Metadata(user=text_of(attributes))
-        contents.add(arrays, listing, CONVENTION)
-        index, file_sizes = contents.table(listing, CONVENTION, metadata)
+        contents.add(arrays, listing)
+        index, file_sizes = contents.table(listing, metadata)
     data = DataFiles(tree, index.files, file_sizes)
-    return ZarrSource(index, data, contents, CONVENTION, Decoder.of(storage), tree)
+    return ZarrSource(index, data, contents, Decoder.of(storage), tree)
 
 
 def text_of(fields: Mapping[str, Any]) -> dict[str, str]:

@@ -31,7 +31,7 @@ from shardvar.formats.deferred import Enclosed, put_places
 from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding
 from shardvar.formats.zarr.database import DatabaseValues
-from shardvar.formats.zarr.files import PathListing
+from shardvar.formats.zarr.files import DATABASE, STRINGS, PathListing
 from shardvar.layout.dtypes import STRING, Bools, Ints, code, numpy_dtype
 from shardvar.limits import (
     MAX_ABSENT_FILES,
@@ -231,18 +231,6 @@ class Chunks:
         return self.metadata.is_guarded and not self.is_absent.any()
 
 
-@frozen_dataclass
-class Convention:
-    """The way in which a format reads its arrays."""
-
-    fills: bool
-    """True if the fill value stands for absent chunks."""
-    database: str = ""
-    """The name of the file that stands for chunks in nodes of a database."""
-    texts: str = ""
-    """The name of the file of strings."""
-
-
 @dataclass(slots=True)
 class Allowance:
     """The absent elements that all arrays together may have: a short description can claim many."""
@@ -275,6 +263,8 @@ class Allowance:
 
 @dataclass(slots=True, eq=False)
 class ArrayContents:
+    fills: bool = False
+    """True if the fill value stands for absent chunks."""
     arrays: list[Chunks] = field(default_factory=list)
     """The arrays that can be read, by key."""
     faults: dict[str, ReadError] = field(default_factory=dict)
@@ -298,16 +288,14 @@ class ArrayContents:
     is_held: Bools = field(default_factory=lambda: np.zeros(0, np.bool))
     """[m] True for entries whose elements lie in a node of the database as in memory."""
 
-    def add(
-        self, arrays: Sequence[Description], listing: PathListing, convention: Convention
-    ) -> None:
+    def add(self, arrays: Sequence[Description], listing: PathListing) -> None:
         """Add arrays, each checked by itself."""
         stored = sum(listing.sizes.values())
         room = Allowance.of(len(listing.names), stored)
         for each in sorted(arrays, key=lambda one: one.key):
             try:
                 metadata = parse_array(each.data, each.version)
-                chunks = _chunks(each, metadata, listing.below(each.path), convention.fills, room)
+                chunks = _chunks(each, metadata, listing.below(each.path), self.fills, room)
                 if self.values is not None:
                     self.values.check(chunks.stored())
                 _check_files(chunks, listing)
@@ -320,9 +308,7 @@ class ArrayContents:
             self.by_key[each.key] = chunks
             self.findings += _oddities(chunks, listing)
 
-    def table(
-        self, listing: PathListing, convention: Convention, metadata: Metadata
-    ) -> tuple[ChunkIndex, Ints]:
+    def table(self, listing: PathListing, metadata: Metadata) -> tuple[ChunkIndex, Ints]:
         """Return the table of contents, and the size of each file."""
         self._payloads = [*self.texts.values()]
         self.first = np.cumsum([0, *(len(chunks.names) for chunks in self.arrays)])
@@ -352,7 +338,7 @@ class ArrayContents:
             for chunks in self.arrays
             for name, is_present in zip(chunks.names, chunks.is_present.tolist(), strict=True)
         ]
-        paths, first = self._place(names, convention)
+        paths, first = self._place(names)
         names += paths[len(names) :]
         framed = np.array(
             [*(chunks.metadata.is_framed for chunks in self.arrays)] + [False] * len(self.texts),
@@ -377,9 +363,9 @@ class ArrayContents:
         faults = cast(dict[str, CheckpointError], self.faults)
         return ChunkIndex(entries, files, metadata, faults, is_framed=framed & plain), sizes
 
-    def _place(self, names: Sequence[str], convention: Convention) -> tuple[list[str], Ints]:
+    def _place(self, names: Sequence[str]) -> tuple[list[str], Ints]:
         """Return each entry's file and first byte there; texts follow the chunks ``names``."""
-        texts = [convention.texts] * len(self.texts)
+        texts = [STRINGS] * len(self.texts)
         values = self.values
         if values is None:
             self.rows = np.full(len(names) + len(texts), -1)
@@ -387,7 +373,7 @@ class ArrayContents:
         self.rows = np.array([values.rows[name] for name in names] + [-1] * len(texts), np.int64)
         rows = self.rows[: len(names)]
         paths = [
-            convention.database if number < 0 else values.files[number]
+            DATABASE if number < 0 else values.files[number]
             for number in values.file[rows].tolist()
         ]
         return [*paths, *texts], np.append(values.start[rows], np.zeros(len(texts), np.int64))

@@ -36,7 +36,7 @@ from shardvar.extras import install_command
 from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding, Format, NewCheckpoint
 from shardvar.formats.zarr import text_of
-from shardvar.formats.zarr.contents import DOCUMENTS, ArrayContents, Convention, Description
+from shardvar.formats.zarr.contents import DOCUMENTS, ArrayContents, Description
 from shardvar.formats.zarr.database import Database, read_values
 from shardvar.formats.zarr.files import (
     DATABASE,
@@ -405,21 +405,20 @@ def _read_orbax(tree: Tree) -> "OrbaxSource":
             values = contents.values = read_values(tree)
             nbytes = dict(zip(values.names, values.nbytes.tolist(), strict=True))
             listing = PathListing(values.names, nbytes)
-        convention = Convention(fills=False, database=DATABASE, texts=STRINGS)
         _add_strings(tree, pytree, contents)
         arrays = [*_arrays(tree, listing, pytree, contents)]
         if pytree is None and not arrays:
             raise _no_arrays(sizes)
-        contents.add(arrays, listing, convention)
+        contents.add(arrays, listing)
         about = (
             Metadata(user=text_of(pytree.custom), paths=pytree.paths, empty=pytree.empty)
             if pytree is not None
             else Metadata()
         )
-        index, file_sizes = contents.table(listing, convention, about)
+        index, file_sizes = contents.table(listing, about)
     data = DataFiles(tree, index.files, None if is_ocdbt else file_sizes)
     decoder = Decoder.of(storage, has_files=not is_ocdbt)
-    return OrbaxSource(index, data, contents, convention, decoder, tree)
+    return OrbaxSource(index, data, contents, decoder, tree)
 
 
 @frozen_dataclass(eq=False)

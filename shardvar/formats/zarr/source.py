@@ -14,6 +14,7 @@ import os
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,9 +30,9 @@ from shardvar.errors import (
 from shardvar.extras import missing_extra
 from shardvar.forks import new_lock
 from shardvar.formats.deferred import ADDRESSES
-from shardvar.formats.files import DataFiles, FileSource
+from shardvar.formats.files import DataFiles, FileSource, Kept
 from shardvar.formats.protocol import Finding
-from shardvar.formats.zarr.contents import ArrayContents, ChunkIndex, Chunks, Convention
+from shardvar.formats.zarr.contents import ArrayContents, ChunkIndex, Chunks
 from shardvar.formats.zarr.files import Tree, read_ranges
 from shardvar.layout.dtypes import Array, Ints, numpy_dtype
 from shardvar.planning.index import EntryTable
@@ -305,10 +306,9 @@ class ZarrSource(FileSource):
     """The table of contents; ``start`` of an entry that is not plain is its number."""
     data: DataFiles = field()
     contents: ArrayContents
-    convention: Convention
     decoder: Decoder
     tree: Tree
-    _decoded: "OrderedDict[Band, memoryview]" = field(default_factory=OrderedDict)
+    _decoded: Kept[Band, memoryview] = field(default_factory=partial(Kept, _KEPT_BANDS))
     """The bytes of the bands that were read last."""
     _pages: dict[str, bytes] = field(default_factory=dict)
     """Two pages of fill values of each array that has absent chunks and was read, by key."""
@@ -345,7 +345,8 @@ class ZarrSource(FileSource):
         while filled < len(buffer):
             # A payload is a sequence of rows, and a band some of them.
             first = (start + filled) // row_nbytes // band_rows * band_rows
-            band = self._read((number, first, first + band_rows))
+            place = number, first, first + band_rows
+            band = self._decoded.get(place, partial(self._finish, place))
             part = band[start + filled - first * row_nbytes :][: len(buffer) - filled]
             buffer[filled : filled + len(part)] = part
             filled += len(part)
@@ -357,8 +358,8 @@ class ZarrSource(FileSource):
             FileSource.read_span(self, file, start, buffer)
 
     def close(self) -> None:
+        self._decoded.clear()
         with self._lock:
-            self._decoded.clear()
             self._whole.clear()
         self._ahead.expect(())
         self.data.close()
@@ -424,17 +425,6 @@ class ZarrSource(FileSource):
         chunks, chunk = self.contents.array_of(number)
         return int(chunks.shape[chunk, 0]) if chunks.metadata.shape else 1
 
-    def _read(self, band: Band) -> memoryview:
-        with self._lock:
-            found = self._decoded.get(band)
-        if found is None:
-            found = self._finish(band)
-            with self._lock:
-                self._decoded[band] = found
-                while len(self._decoded) > _KEPT_BANDS:
-                    self._decoded.popitem(last=False)
-        return found
-
     def _finish(self, band: Band) -> memoryview:
         """Return the bytes of a band in fresh memory."""
         description = self.contents.array_of(band[0])[0].description
@@ -474,7 +464,7 @@ class ZarrSource(FileSource):
         taken = None
         if self.decoder.takes_bytes:
             taken = self._taken(number, chunks, chunk, stored)
-        return self.decoder.start_reading(path, document, self.convention.fills, region, taken)
+        return self.decoder.start_reading(path, document, self.contents.fills, region, taken)
 
     def _taken(
         self, number: int, chunks: Chunks, chunk: int, stored: memoryview | None
@@ -486,7 +476,7 @@ class ZarrSource(FileSource):
             if stored is None:  # it was dropped since
                 [stored] = self._ranges([number])
             metadata, path = chunks.metadata, chunks.description.path
-            name, fills = chunks.names[chunk], self.convention.fills
+            name, fills = chunks.names[chunk], self.contents.fills
             found = self.decoder.take(path, name, metadata.document, fills, stored)
             if metadata.is_sharded:
                 with self._lock:

@@ -180,14 +180,12 @@ def is_replaced(storage: Storage, name: str, file: ReadableFile) -> bool:
 
 
 def size_fault(
-    name: str, size: int, written: int, whose: str = "the index says", *, is_least: bool = False
+    name: str, size: int, written: int, whose: str = "the index says"
 ) -> CheckpointError | None:
-    """Return the fault of a file that has fewer bytes than were written, or, unless that is
-    ``is_least``, more."""
-    if size == written or (is_least and size > written):
+    """Return the fault of a file that has fewer or more bytes than were written."""
+    cause = f"{name} has {size} bytes, but {whose} {written}"
+    if size == written:
         return None
-    least = "at least " if is_least else ""
-    cause = f"{name} has {size} bytes, but {whose} {least}{written}"
     if size < written:
         return incomplete(f"{cause}: it is cut off.").in_file(name)
     return InvalidCheckpoint(f"{cause}.", COPY_AGAIN).in_file(name)

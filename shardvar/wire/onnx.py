@@ -86,10 +86,10 @@ class _Parser:
     def fields(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         return walk_fields(self.read, start, stop, self.nbytes)
 
-    def text(self, start: int, stop: int, most: int = MAX_TEXT) -> str:
-        if stop - start > most:
+    def text(self, start: int, stop: int) -> str:
+        if stop - start > MAX_TEXT:
             raise malformed(
-                f"The text at offset {start} has {stop - start} bytes, more than {most}."
+                f"The text at offset {start} has {stop - start} bytes, more than {MAX_TEXT}."
             )
         return (
             self.read(start, stop - start).decode("utf-8", "surrogateescape")

@@ -385,7 +385,11 @@ class MemberStream:
         self._crc = CRC32.compute(buffer, self._crc)
         self._given += filled
         if self._given == self.place.member.nbytes:
-            self._check_end()
+            # The CRC is not enough: a stream may go on after the bytes that it covers.
+            if not self._is_stored:
+                self._inflater.check_end()
+            if self._crc != self.place.member.crc:
+                raise corrupt(f"Its {self._given} bytes disagree with the CRC of the archive.")
 
     def skip_all(self) -> None:
         """Read and drop all bytes from the first to the last, and compare their CRC."""
@@ -403,13 +407,6 @@ class MemberStream:
         nbytes = min(most, _STREAM_NBYTES, self.place.member.stored_nbytes - self._taken)
         self._taken += nbytes
         return self.read(self.place.start + self._taken - nbytes, nbytes)
-
-    def _check_end(self) -> None:
-        # The CRC is not enough: a stream may go on after the bytes that it covers.
-        if not self._is_stored:
-            self._inflater.check_end()
-        if self._crc != self.place.member.crc:
-            raise corrupt(f"Its {self._given} bytes disagree with the CRC of the archive.")
 
 
 @dataclass(slots=True, eq=False, repr=False)

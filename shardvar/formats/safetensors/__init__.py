@@ -168,17 +168,6 @@ def safetensors_sink(new: NewCheckpoint, texts: Mapping[str, str], form: Format)
     )
 
 
-def remove_safetensors(storage: Storage, name: str) -> None:
-    prefix, index = prefix_of(name), index_name_of(name)
-    single = prefix + SAFETENSORS_SUFFIX
-    owns_set = _owns_set(index, storage.names())
-    indexes = [
-        (index, f"{index}.removed.tmp"),
-        (single, f"{prefix}-00001{SAFETENSORS_SUFFIX}.removed.tmp"),
-    ]
-    take_away(storage, indexes, lambda names: _unnamed(prefix, index, names, (), owns_set))
-
-
 def _rows(slices: SliceTable) -> list[tuple[str, str, tuple[int, ...]]]:
     tensors = slices.tensors
     return [
@@ -248,7 +237,14 @@ class SafetensorsFormat(SharedFormat):
     def remove(self, storage: Storage, name: str) -> None:
         """Remove the file and the set of that prefix; a writer leaves one of the two."""
         _check_is_own(name)
-        remove_safetensors(storage, name)
+        prefix, index = prefix_of(name), index_name_of(name)
+        single = prefix + SAFETENSORS_SUFFIX
+        owns_set = _owns_set(index, storage.names())
+        indexes = [
+            (index, f"{index}.removed.tmp"),
+            (single, f"{prefix}-00001{SAFETENSORS_SUFFIX}.removed.tmp"),
+        ]
+        take_away(storage, indexes, lambda names: _unnamed(prefix, index, names, (), owns_set))
 
 
 def _check_is_own(name: str) -> None:

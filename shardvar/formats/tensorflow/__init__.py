@@ -445,26 +445,25 @@ class BundleSource(FileSource):
             return
         file, start = int(entries.file[row]), int(entries.start[row])
         expected = self.guards[file, start, len(stored)]
-        actual = self._checksum(entries, row, stored)
-        if actual != expected:
-            found = "no checksum" if actual is None else f"the checksum {actual:08x}"
+        dtype, count = entries.slices.dtype(row), _count(entries, row)
+        try:
+            checksum = _checksum(dtype, count, stored, ">" if self.is_big_endian else "<")
+            found = "" if checksum == expected else f"the checksum {checksum:08x}"
+        except MalformedCheckpoint:  # strings that cannot be decoded
+            found = "no checksum"
+        if found:
             raise corrupt(
                 f"{self.data.open(file).name}: the {len(stored)} bytes at offset {start} have "
                 f"{found}, but the index gives {expected:08x}."
             )
 
-    def _checksum(self, entries: EntryTable, row: int, stored: memoryview) -> int | None:
-        """Return the checksum of an entry's bytes; None for strings that cannot be decoded."""
-        dtype = entries.slices.dtype(row)
-        try:
-            if dtype == STRING:
-                byteorder = ">" if self.is_big_endian else "<"
-                return strings.bundle_checksum(stored, _count(entries, row), byteorder)
-            if dtype == VARIANT:
-                return strings.variant_checksum(stored, _count(entries, row))
-        except MalformedCheckpoint:
-            return None
-        return CRC32C.compute(stored)
+
+def _checksum(dtype: str, count: int, payload: memoryview, byteorder: str = "<") -> int:
+    if dtype == STRING and len(payload):
+        return strings.bundle_checksum(payload, count, byteorder)
+    if dtype == VARIANT:
+        return strings.variant_checksum(payload, count)
+    return CRC32C.compute(payload)
 
 
 def _count(entries: EntryTable, row: int) -> int:
@@ -505,13 +504,7 @@ class BundleWriter(FileWriter):
     """The checksums of a data file; its payloads have no frame."""
 
     def checksum_whole(self, dtype: str, count: int, payload: memoryview) -> int:
-        if dtype == STRING and len(payload):
-            return strings.bundle_checksum(payload, count)
-        return (
-            strings.variant_checksum(payload, count)
-            if dtype == VARIANT
-            else CRC32C.compute(payload)
-        )
+        return _checksum(dtype, count, payload)
 
 
 @frozen_dataclass(eq=False, kw_only=True)

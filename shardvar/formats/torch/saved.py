@@ -314,9 +314,6 @@ class UniversalSink(FolderSink):
         self.new.storage.claim()
         beside = FolderBeside(self.new.storage.path)
         self.exchange(beside)
-        self._name(beside)
-
-    def _name(self, beside: FolderBeside) -> None:
         above, aside = LocalStorage(os.path.dirname(beside.place)), f"{_LATEST}.{beside.token}.tmp"
         name = os.path.basename(beside.place)
         try:

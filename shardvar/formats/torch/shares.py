@@ -94,7 +94,18 @@ class Spread:
     placements: tuple[Placement, ...]
 
     def runs(self, strided_last: bool) -> list[Runs]:
-        return [self._along(dim, extent, strided_last) for dim, extent in enumerate(self.shape)]
+        found = []
+        for dim, extent in enumerate(self.shape):
+            axes = [axis for axis, placement in enumerate(self.placements) if placement.dim == dim]
+            if strided_last:
+                plain = [axis for axis in axes if self.placements[axis].split_factor is None]
+                axes = [*plain, *(axis for axis in reversed(axes) if axis not in plain)]
+            runs = [(0, extent)]
+            for axis in axes:
+                factor = 1 if strided_last else self.placements[axis].split_factor or 1
+                runs = _cut(runs, self.mesh[axis], self.coordinate[axis], factor)
+            found.append(runs)
+        return found
 
     @property
     def may_be_fsdp(self) -> bool:
@@ -107,17 +118,6 @@ class Spread:
         return bool(strided) and all(
             placement.split_factor == parts.get(placement.dim, 1) for placement in strided
         )
-
-    def _along(self, dim: int, extent: int, strided_last: bool) -> Runs:
-        axes = [axis for axis, placement in enumerate(self.placements) if placement.dim == dim]
-        if strided_last:
-            plain = [axis for axis in axes if self.placements[axis].split_factor is None]
-            axes = [*plain, *(axis for axis in reversed(axes) if axis not in plain)]
-        runs = [(0, extent)]
-        for axis in axes:
-            factor = 1 if strided_last else self.placements[axis].split_factor or 1
-            runs = _cut(runs, self.mesh[axis], self.coordinate[axis], factor)
-        return runs
 
 
 def local_shape(runs: Sequence[Runs]) -> tuple[int, ...]:

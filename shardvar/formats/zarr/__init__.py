@@ -94,11 +94,6 @@ CAPABILITIES = Capabilities(
 # name the arrays there should be (below), and nothing else is taken from them.
 
 
-def open_group(storage: Storage, name: str) -> ZarrSource:
-    check_finished(storage, name)
-    return open_tree(storage, name, partial(_read_group, name))
-
-
 def _read_group(name: str, tree: Tree) -> ZarrSource:
     storage, sizes = tree.root, {path: each.nbytes for path, each in tree.files.items()}
     listing, contents = PathListing([*sizes], sizes), ArrayContents(fills=True)
@@ -347,7 +342,8 @@ class ZarrFormat(Format):
         return find_group(storage.names(), name)
 
     def open(self, storage: Storage, name: str) -> ZarrSource:
-        return open_group(storage, name)
+        check_finished(storage, name)
+        return open_tree(storage, name, partial(_read_group, name))
 
     def lay_out(self, new: NewCheckpoint) -> ArraysSink:
         from shardvar.formats.objects import texts_with_objects  # of a write

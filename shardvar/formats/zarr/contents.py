@@ -147,23 +147,20 @@ class ChunkIndex(TableIndex):
             do_all(self._read_checksum, framed, self.data[0].traits if framed else None)
 
     def _read_checksum(self, row: int) -> None:
+        nbytes, outside = int(self.entries.slices.nbytes[row]), 0
         try:
-            self.entries.checksum[row] = self._checksum(row)
+            file = self.data[0].open(int(self.entries.file[row]))
+            stop = file.size - TRAILER_NBYTES
+            for start in range(nbytes, stop, _BLOCK_NBYTES):
+                octets = file.read(start, min(_BLOCK_NBYTES, stop - start))
+                outside = CRC32C.compute(octets, outside)
+            stored = int.from_bytes(file.read(stop, TRAILER_NBYTES), "little")
+            self.entries.checksum[row] = first_checksum(stored, outside, stop - nbytes)
         except CheckpointError as error:
             # It is an error of only that key, and raised when the entry is to be decoded.
             self.errors[row] = error
             self.entries.start[row], self.entries.plain[row] = row, False
         self.is_framed[row] = False
-
-    def _checksum(self, row: int) -> int:
-        file = self.data[0].open(int(self.entries.file[row]))
-        nbytes = int(self.entries.slices.nbytes[row])
-        stop = file.size - TRAILER_NBYTES
-        outside = 0
-        for start in range(nbytes, stop, _BLOCK_NBYTES):
-            outside = CRC32C.compute(file.read(start, min(_BLOCK_NBYTES, stop - start)), outside)
-        stored = int.from_bytes(file.read(stop, TRAILER_NBYTES), "little")
-        return first_checksum(stored, outside, stop - nbytes)
 
 
 def first_checksum(both: int, second: int, second_nbytes: int) -> int:

@@ -256,10 +256,10 @@ def open_tree(root: Storage, index: str, read: Callable[[Tree], Opened]) -> Open
     raise replaced_error(f"{root.path}/{index}")
 
 
-def read_document(tree: Tree, path: str, most: int = MAX_TREE_NBYTES) -> bytes:
+def read_document(tree: Tree, path: str) -> bytes:
     file = tree.open(path)
     try:
-        if file.size > most:
+        if file.size > MAX_TREE_NBYTES:
             raise past_limit(f"{path} has {file.size} bytes", "MAX_TREE_NBYTES")
         return file.read(0, file.size)
     finally:

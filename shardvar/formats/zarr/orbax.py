@@ -294,7 +294,15 @@ class OrbaxFormat(Format):
 
     def open(self, storage: Storage, name: str) -> ZarrSource:
         item, _, _ = name.rpartition("/")
-        return open_orbax(storage.folder(item) if item else storage)
+        storage = storage.folder(item) if item else storage
+        if any(UNFINISHED in step for step in storage.path.split("/")[-2:]):
+            cause = f"{storage.path}: Orbax has not finished this checkpoint, or was interrupted."
+            raise IncompleteCheckpoint(
+                cause, "Use an earlier step, or wait for the save to finish."
+            )
+        check_finished(storage, TREE)
+        index = DATABASE if DATABASE in storage.names() else TREE
+        return open_tree(storage, index, _read_orbax)
 
     def lay_out(self, new: NewCheckpoint) -> ArraysSink:
         from shardvar.formats.objects import texts_with_objects  # of a write
@@ -378,15 +386,6 @@ def _split_texts(objects: Mapping[str, bytes]) -> tuple[dict[str, str], dict[str
     }
     texts = {key: value for key, value in values.items() if type(value) is str}
     return texts | own, {key: each for key, each in objects.items() if key not in own}
-
-
-def open_orbax(storage: Storage) -> ZarrSource:
-    if any(UNFINISHED in step for step in storage.path.split("/")[-2:]):
-        cause = f"{storage.path}: Orbax has not finished this checkpoint, or was interrupted."
-        raise IncompleteCheckpoint(cause, "Use an earlier step, or wait for the save to finish.")
-    check_finished(storage, TREE)
-    index = DATABASE if DATABASE in storage.names() else TREE
-    return open_tree(storage, index, _read_orbax)
 
 
 def _read_orbax(tree: Tree) -> "OrbaxSource":

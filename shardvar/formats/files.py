@@ -16,7 +16,7 @@ promises of a rename and of closing a file, and ``spec_tests`` cuts the power at
 
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from functools import partial
@@ -113,6 +113,15 @@ def look_into(
 def read_beginning(storage: Storage, name: str, nbytes: int) -> bytes:
     """Return the first bytes of a file, at most ``nbytes``; none if it cannot be read."""
     return look_into(storage, name, lambda file: file.read(0, min(nbytes, file.size)), b"")
+
+
+BLOCK_NBYTES = 1 << 22
+
+
+def read_blocks(file: ReadableFile, start: int, stop: int) -> Iterator[bytes]:
+    """Yield the bytes of a range, as much at a time as memory spares."""
+    for at in range(start, stop, BLOCK_NBYTES):
+        yield file.read(at, min(BLOCK_NBYTES, stop - at))
 
 
 def check_same(storage: FileOpener, name: str, stamp: str) -> None:

@@ -32,7 +32,14 @@ from shardvar.errors import (
     prefix_errors,
 )
 from shardvar.forks import new_lock
-from shardvar.formats.files import DataFiles, FileSource, check_same, find_files, read_beginning
+from shardvar.formats.files import (
+    DataFiles,
+    FileSource,
+    check_same,
+    find_files,
+    read_beginning,
+    read_blocks,
+)
 from shardvar.formats.hdf5 import Dataset, Hdf5File, Span
 from shardvar.formats.listing import (
     ListedFormat,
@@ -79,7 +86,6 @@ _PART = re.compile(r"(.+)_\d{5}\.weights\.h5", re.DOTALL)
 _FIRST_MEMBERS = (b"metadata.json", b"config.json", _MEMBER.encode())
 """The members of an archive; one of them comes first."""
 _INDEX_DEPTH = 32
-_BLOCK_NBYTES = 1 << 22
 
 
 @dataclass(slots=True, eq=False)
@@ -300,8 +306,7 @@ class _KerasSource(ListedSource):
                 span, crc = self.listing.spans[number], 0
                 if span.crc is not None:
                     file, stop = self.data.open(number), span.start + span.nbytes
-                    for start in range(span.start, stop, _BLOCK_NBYTES):
-                        octets = file.read(start, min(_BLOCK_NBYTES, stop - start))
+                    for octets in read_blocks(file, span.start, stop):
                         crc = CRC32.compute(octets, crc)
                 self._compared[number] = span.crc is None or crc == span.crc
             return self._compared[number]

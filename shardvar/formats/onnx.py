@@ -42,6 +42,7 @@ from shardvar.formats.files import (
     FilesBelow,
     find_files,
     of_another_set,
+    read_blocks,
     strangers,
     structure_of,
 )
@@ -78,7 +79,6 @@ _DATA = re.compile(r"(.*\.onnx)[._]data([._-]\d+)?", re.DOTALL)
 """The usual names of the files next to a model: of torch.onnx, and of onnxruntime."""
 _STEP = 1 << 16
 """Varints that are decoded at once."""
-_BLOCK_NBYTES = 1 << 22
 
 
 class _Type(NamedTuple):
@@ -404,8 +404,8 @@ class _OnnxSource(ListedSource):
     def _check(self, key: str, guard: _Guard) -> None:
         if guard.file not in self._digests:
             file, sha1 = self.data.open(guard.file), hashlib.sha1(usedforsecurity=False)
-            for start in range(0, file.size, _BLOCK_NBYTES):
-                sha1.update(file.read(start, min(_BLOCK_NBYTES, file.size - start)))
+            for octets in read_blocks(file, 0, file.size):
+                sha1.update(octets)
             self._digests[guard.file] = sha1.hexdigest()
         digest = self._digests[guard.file]
         if digest != guard.checksum:

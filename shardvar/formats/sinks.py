@@ -32,6 +32,7 @@ from shardvar.formats.files import (
     check_written,
     discard_files,
     put_in_place,
+    read_blocks,
     remove_unnamed,
     sync_folders,
     write_file,
@@ -48,9 +49,6 @@ if TYPE_CHECKING:
     from shardvar.storage.exchange import FolderBeside
 
 
-_PART_NBYTES = 1 << 22  # of a copied file, in memory
-
-
 # A small file that a commit puts in place with the checkpoint.
 class SideFile(NamedTuple):
     path: str  # its place in the folder of the checkpoint
@@ -63,8 +61,7 @@ class SideFile(NamedTuple):
             yield self.content
             return
         with closing(self.storage.open(self.name)) as file:
-            for start in range(0, file.size, _PART_NBYTES):
-                yield file.read(start, min(_PART_NBYTES, file.size - start))
+            yield from read_blocks(file, 0, file.size)
 
     def write(self, storage: Storage, aside: str) -> None:
         start = 0

@@ -42,7 +42,14 @@ from shardvar.errors import (
     prefix_errors,
 )
 from shardvar.formats.deferred import ADDRESSES, DeferredIndex, Enclosed, Located
-from shardvar.formats.files import WINDOW_NBYTES, DataFiles, FileSource, Window
+from shardvar.formats.files import (
+    BLOCK_NBYTES,
+    WINDOW_NBYTES,
+    DataFiles,
+    FileSource,
+    Window,
+    read_blocks,
+)
 from shardvar.formats.objects import payload_of
 from shardvar.formats.protocol import Finding
 from shardvar.formats.torch.archive import (
@@ -550,7 +557,6 @@ class TorchSource(FileSource):
             FileSource.read_span(self, file, start, buffer)
 
 
-_BLOCK_NBYTES = 1 << 22
 _FREE_NBYTES = 1 << 26  # Bytes that the tensors of any files may have, however small these are
 
 
@@ -614,10 +620,8 @@ class SavedSource(TorchSource):
             if not _is_loose(record, held, only_read):
                 continue
             file, crc = self.data.open(number), 0
-            for start in range(0, record.nbytes, _BLOCK_NBYTES):
-                crc = CRC32.compute(
-                    file.read(record.start + start, min(_BLOCK_NBYTES, record.nbytes - start)), crc
-                )
+            for octets in read_blocks(file, record.start, record.start + record.nbytes):
+                crc = CRC32.compute(octets, crc)
             if crc != record.crc:
                 name = self.data.names[number]
                 damaged = list(dict.fromkeys(extent.key for extent in held))
@@ -734,8 +738,8 @@ def _agree(data: DataFiles, first: Stored, second: Stored) -> bool:
     one, two = first.value, second.value
     if isinstance(one, StoredObject) or isinstance(two, StoredObject):
         return one == two
-    for start in range(0, one.nbytes, _BLOCK_NBYTES):
-        buffers = [bytearray(min(_BLOCK_NBYTES, one.nbytes - start)) for _ in range(2)]
+    for start in range(0, one.nbytes, BLOCK_NBYTES):
+        buffers = [bytearray(min(BLOCK_NBYTES, one.nbytes - start)) for _ in range(2)]
         try:
             read_view(one, data, first.file, start, memoryview(buffers[0]))
             read_view(two, data, second.file, start, memoryview(buffers[1]))

@@ -28,7 +28,7 @@ from shardvar.errors import (
 )
 from shardvar.forks import new_lock
 from shardvar.formats.deferred import Enclosed, put_places
-from shardvar.formats.files import DataFiles
+from shardvar.formats.files import DataFiles, read_blocks
 from shardvar.formats.protocol import Finding
 from shardvar.formats.zarr.database import DatabaseValues
 from shardvar.formats.zarr.files import DATABASE, STRINGS, PathListing
@@ -64,7 +64,6 @@ TRAILER_NBYTES = 4
 _ORDER = (1 << 31) - 1
 """The smallest power of x that is 1 modulo CRC32C's generator, which is x + 1 times a primitive one
 of degree 31."""
-_BLOCK_NBYTES = 1 << 22
 """The bytes that are read at once of the elements outside of an array."""
 
 
@@ -151,8 +150,7 @@ class ChunkIndex(TableIndex):
         try:
             file = self.data[0].open(int(self.entries.file[row]))
             stop = file.size - TRAILER_NBYTES
-            for start in range(nbytes, stop, _BLOCK_NBYTES):
-                octets = file.read(start, min(_BLOCK_NBYTES, stop - start))
+            for octets in read_blocks(file, nbytes, stop):
                 outside = CRC32C.compute(octets, outside)
             stored = int.from_bytes(file.read(stop, TRAILER_NBYTES), "little")
             self.entries.checksum[row] = first_checksum(stored, outside, stop - nbytes)

@@ -32,7 +32,7 @@ from shardvar.formats.files import DataFiles, read_blocks
 from shardvar.formats.protocol import Finding
 from shardvar.formats.zarr.database import DatabaseValues
 from shardvar.formats.zarr.files import DATABASE, STRINGS, PathListing
-from shardvar.layout.dtypes import STRING, Bools, Ints, code, numpy_dtype
+from shardvar.layout.dtypes import STRING, Bools, Ints, numpy_dtype
 from shardvar.limits import (
     MAX_ABSENT_FILES,
     MAX_CODEC_EXPANSION,
@@ -40,7 +40,7 @@ from shardvar.limits import (
     MAX_PAYLOAD_EXPANSION,
 )
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex
-from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
+from shardvar.planning.slices import SliceTable, TensorTable, widen
 from shardvar.records import dataclass, field, frozen_dataclass, replace
 from shardvar.storage.concurrency import do_all
 from shardvar.wire.crc import CRC32C
@@ -64,7 +64,6 @@ TRAILER_NBYTES = 4
 _ORDER = (1 << 31) - 1
 """The smallest power of x that is 1 modulo CRC32C's generator, which is x + 1 times a primitive one
 of degree 31."""
-"""The bytes that are read at once of the elements outside of an array."""
 
 
 @frozen_dataclass(eq=False)
@@ -179,7 +178,7 @@ class Description:
     version: int
     """The version of Zarr."""
     data: bytes
-    """The bytes of its description."""
+    """The bytes of its description; of a text, its payload."""
 
     @property
     def document(self) -> str:
@@ -256,6 +255,12 @@ class Allowance:
         self.nbytes -= filled
 
 
+_TEXT = ArrayMetadata(
+    3, STRING, (), (), (), "", "", False, False, False, False, False, False, document={}
+)
+"""A text as an array whose chunk is in memory."""
+
+
 @dataclass(slots=True, eq=False)
 class ArrayContents:
     fills: bool = False
@@ -269,7 +274,6 @@ class ArrayContents:
     by_key: dict[str, Chunks] = field(default_factory=dict)
     texts: dict[str, bytes] = field(default_factory=dict)
     """The payloads of keys that are text, and not arrays."""
-    _payloads: list[bytes] = field(default_factory=list)
     first: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
     """[n + 1] the number of the first entry of each array."""
     is_absent: Bools = field(default_factory=lambda: np.zeros(0, np.bool))
@@ -279,9 +283,9 @@ class ArrayContents:
     values: DatabaseValues | None = None
     """The database that has the chunks; None for files."""
     rows: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    """[m] the row of each entry among these values."""
+    """[m] the row of each entry among these values; none without a database."""
     is_held: Bools = field(default_factory=lambda: np.zeros(0, np.bool))
-    """[m] True for entries whose elements lie in a node of the database as in memory."""
+    """[m] True for texts, and entries whose elements lie in a node of the database as in memory."""
 
     def add(self, arrays: Sequence[Description], listing: PathListing) -> None:
         """Add arrays, each checked by itself."""
@@ -305,28 +309,25 @@ class ArrayContents:
 
     def table(self, listing: PathListing, metadata: Metadata) -> tuple[ChunkIndex, Ints]:
         """Return the table of contents, and the size of each file."""
-        self._payloads = [*self.texts.values()]
+        place = np.zeros((1, 0), np.int64)
+        self.arrays += [
+            Chunks(
+                Description(key, "", 3, text), _TEXT, place, place, [STRINGS], np.ones(1, np.bool)
+            )
+            for key, text in self.texts.items()
+        ]
         self.first = np.cumsum([0, *(len(chunks.names) for chunks in self.arrays)])
-        keys = [*(chunks.description.key for chunks in self.arrays), *self.texts]
-        shapes = [*(chunks.metadata.shape for chunks in self.arrays), *([()] * len(self.texts))]
-        dtypes = [*(chunks.metadata.dtype for chunks in self.arrays), *([STRING] * len(self.texts))]
-        tensors = TensorTable(keys, np.array([*map(code, dtypes)], np.int64), *pad(shapes, fill=1))
-        rank, rest = tensors.shapes.shape[1], (len(self.texts), tensors.shapes.shape[1])
+        about = [(chunks.description, chunks.metadata) for chunks in self.arrays]
+        tensors = TensorTable.of((each.key, array.dtype, array.shape) for each, array in about)
+        tensor = np.repeat(np.arange(len(tensors)), np.diff(self.first))
+        rank = tensors.shapes.shape[1]
+        nowhere, neither = np.zeros((0, rank), np.int64), np.zeros(0, np.bool)
         offset = np.concatenate(
-            [*(widen(chunks.offset, rank, 0) for chunks in self.arrays), np.zeros(rest, np.int64)]
+            [nowhere, *(widen(chunks.offset, rank, 0) for chunks in self.arrays)]
         )
-        shape = np.concatenate(
-            [*(widen(chunks.shape, rank, 1) for chunks in self.arrays), np.ones(rest, np.int64)]
-        )
-        counts = [*np.diff(self.first).tolist(), *([1] * len(self.texts))]
-        tensor = np.repeat(np.arange(len(keys)), np.array(counts, np.int64))
-        nbytes = np.array([0] * int(self.first[-1]) + [*map(len, self.texts.values())], np.int64)
-        self.is_absent = np.concatenate(
-            [*(chunks.is_absent for chunks in self.arrays), np.zeros(len(self.texts), np.bool)]
-        )
-        plain = np.concatenate(
-            [*(chunks.is_plain for chunks in self.arrays), np.zeros(len(self.texts), np.bool)]
-        )
+        shape = np.concatenate([nowhere, *(widen(chunks.shape, rank, 1) for chunks in self.arrays)])
+        self.is_absent = np.concatenate([neither, *(chunks.is_absent for chunks in self.arrays)])
+        plain = np.concatenate([neither, *(chunks.is_plain for chunks in self.arrays)])
         names = [
             # An absent chunk's file is the description.
             chunks.description.path_of(name) if is_present else chunks.description.document
@@ -334,17 +335,13 @@ class ArrayContents:
             for name, is_present in zip(chunks.names, chunks.is_present.tolist(), strict=True)
         ]
         paths, first = self._place(names)
-        names += paths[len(names) :]
-        framed = np.array(
-            [*(chunks.metadata.is_framed for chunks in self.arrays)] + [False] * len(self.texts),
-            np.bool,
-        )[tensor]
+        framed = np.array([array.is_framed for _, array in about], np.bool)[tensor]
+        self.is_held = np.array([array is _TEXT for _, array in about], np.bool)[tensor]
         if self.values is not None:
             is_inline = np.append(self.values.file, 0)[self.rows] < 0
             # The checksum of a chunk is read at the end of its file, and a value has none.
-            self.is_held, plain = plain & is_inline & ~framed, plain & ~is_inline & ~framed
-        else:
-            self.is_held = np.zeros(len(tensor), np.bool)
+            self.is_held |= plain & is_inline & ~framed
+            plain &= ~is_inline & ~framed
         files = sorted({*paths})
         number = {name: position for position, name in enumerate(files)}
         file = np.array([number[path] for path in paths], np.int64)
@@ -352,26 +349,23 @@ class ArrayContents:
         self.ranges = np.column_stack((first, stored))
         # The number of an entry is its row in this table.
         start = np.where(plain, first, np.arange(len(tensor)))
-        slices = SliceTable.of(tensors, tensor, offset, shape, nbytes)
+        texts = np.array([len(each.data) for each, _ in about], np.int64)
+        slices = SliceTable.of(tensors, tensor, offset, shape, texts[tensor])
         entries = EntryTable(slices, file, start, np.full(len(tensor), NO_CHECKSUM), plain)
         sizes = np.array([listing.sizes.get(name, 0) for name in files], np.int64)
         faults = cast(dict[str, CheckpointError], self.faults)
         return ChunkIndex(entries, files, metadata, faults, is_framed=framed & plain), sizes
 
-    def _place(self, names: Sequence[str]) -> tuple[list[str], Ints]:
-        """Return each entry's file and first byte there; texts follow the chunks ``names``."""
-        texts = [STRINGS] * len(self.texts)
+    def _place(self, names: Sequence[str]) -> tuple[Sequence[str], Ints]:
+        """Return each entry's file and first byte there; texts are in no database."""
         values = self.values
         if values is None:
-            self.rows = np.full(len(names) + len(texts), -1)
-            return [*names, *texts], np.zeros(len(names) + len(texts), np.int64)
-        self.rows = np.array([values.rows[name] for name in names] + [-1] * len(texts), np.int64)
-        rows = self.rows[: len(names)]
-        paths = [
-            DATABASE if number < 0 else values.files[number]
-            for number in values.file[rows].tolist()
-        ]
-        return [*paths, *texts], np.append(values.start[rows], np.zeros(len(texts), np.int64))
+            return names, np.zeros(len(names), np.int64)
+        self.rows = np.array([values.rows.get(name, -1) for name in names], np.int64)
+        places = [*values.files, STRINGS]
+        file = np.append(values.file, len(values.files))[self.rows]
+        paths = [DATABASE if number < 0 else places[number] for number in file.tolist()]
+        return paths, np.append(values.start, 0)[self.rows]
 
     def array_of(self, number: int) -> tuple[Chunks, int]:
         array = int(np.searchsorted(self.first, number, side="right")) - 1
@@ -379,10 +373,10 @@ class ArrayContents:
 
     def held(self, number: int) -> bytes | memoryview | None:
         """Return the payload of an entry that is in memory: text, or a plain chunk in a node."""
-        position = number - int(self.first[-1])
-        if position >= 0:
-            return self._payloads[position]
-        return self.stored(number) if self.is_held[number] else None
+        if not self.is_held[number]:
+            return None
+        chunks, _ = self.array_of(number)
+        return chunks.description.data if chunks.metadata is _TEXT else self.stored(number)
 
     def stored(self, number: int) -> memoryview | None:
         """Return the stored bytes of a chunk in a node of the database; None for others."""

@@ -365,8 +365,7 @@ class ZarrSource(FileSource):
         self.data.close()
 
     def expect(self, entries: EntryTable, rows: Ints) -> None:
-        numbers = entries.start[rows]
-        numbers = numbers[numbers < self.contents.first[-1]]
+        numbers = entries.start[rows[~entries.plain[rows]]]
         is_read = self.contents.is_absent[numbers] | self.contents.is_held[numbers]
         bands = [(number, *self._bands(number)) for number in numbers[~is_read].tolist()]
         # Of chunks with inner ones, a part may be wanted.

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from shardvar.errors import ShardvarError, UnsupportedError
 from shardvar.formats.tensorflow import FORMAT
-from shardvar.formats.tensorflow.contents import read_bundle
-from shardvar.formats.tensorflow.names import DATA_NAME
+from shardvar.formats.tensorflow.contents import DATA_NAME, read_bundle
 from shardvar.planning.index import Metadata
 from shardvar.planning.slices import Assignment, SliceTable, TensorTable
 from shardvar.storage.local import LocalStorage

@@ -1,7 +1,7 @@
 """TensorFlow's V2 checkpoints, called tensor bundles, read and written without TensorFlow.
 
-names       file names, and what a person may type for a checkpoint
-contents    the index: its messages, and its entries, which are tensors and slices
+contents    file names, and what a person may type for a checkpoint; the index: its messages, and
+            its entries, which are tensors and slices
 
 Here are an open bundle, its table of contents with the laws checked, and writing.
 
@@ -50,22 +50,20 @@ from shardvar.formats.tensorflow.contents import (
     ENUMS,
     HEADER_KEY,
     BundleHeader,
+    bundle_index_name,
+    check_readable,
     column_of,
+    data_files,
+    data_name,
     encode_head,
     encode_header,
     encode_place,
     encode_slices,
+    find_bundles,
     find_tensors,
     read_bundle,
     slice_key,
     slice_table,
-)
-from shardvar.formats.tensorflow.names import (
-    bundle_index_name,
-    check_readable,
-    data_files,
-    data_name,
-    find_bundles,
 )
 from shardvar.formats.unfinished import share_files, share_prefix
 from shardvar.layout.dtypes import ITEMSIZES, NAMES, STRING, VARIANT, Ints, code, numpy_dtype

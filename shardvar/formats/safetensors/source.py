@@ -32,6 +32,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import inf
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,7 @@ from shardvar.errors import (
     IncompleteCheckpoint,
     InconsistentTensor,
     MissingFile,
+    ShardvarError,
     StorageError,
     UnsupportedError,
     prefix_errors,
@@ -98,25 +100,20 @@ _MAX_DEPTH = 32
 _UNKNOWN_NUMBER = "No file says how many shards there were: a lost last shard cannot be noticed."
 
 
-@dataclass(slots=True, eq=False)
-class _Rows:
-    keys: list[str] = field(default_factory=list)
-    dtypes: list[str] = field(default_factory=list)
-    shapes: list[Sequence[int]] = field(default_factory=list)
-    file: list[int] = field(default_factory=list)
-    start: list[int] = field(default_factory=list)
-    nbytes: int = 0
+_Row = tuple[str, str, Sequence[int], int, int]
+"""The key, dtype and shape of a tensor, the number of its file, and its first byte there."""
 
-    def entries(self) -> EntryTable:
-        facts = zip(self.keys, self.dtypes, self.shapes, strict=True)
-        slices = TensorTable.of(facts).whole()
-        return EntryTable(
-            slices,
-            np.array(self.file, dtype=np.int64),
-            np.array(self.start, dtype=np.int64),
-            np.full(len(slices), NO_CHECKSUM),
-            np.ones(len(slices), dtype=np.bool),
-        ).take(np.array(sorted(range(len(slices)), key=self.keys.__getitem__), dtype=np.int64))
+
+def _whole(rows: Sequence[_Row]) -> EntryTable:
+    columns = zip(*sorted(rows, key=itemgetter(0)), strict=True) if rows else ((),) * 5
+    keys, dtypes, shapes, file, start = columns
+    return _plain(TensorTable.of(zip(keys, dtypes, shapes, strict=True)).whole(), file, start)
+
+
+def _plain(slices: SliceTable, file: Sequence[int], start: Sequence[int]) -> EntryTable:
+    count = len(slices)
+    columns = np.array(file, np.int64), np.array(start, np.int64)
+    return EntryTable(slices, *columns, np.full(count, NO_CHECKSUM), np.ones(count, np.bool))
 
 
 def read_safetensors(storage: Storage, name: str) -> Listing:
@@ -126,9 +123,7 @@ def read_safetensors(storage: Storage, name: str) -> Listing:
         return _read_shards(storage, name)
     listing = Listing(DataFiles(storage, [name], named=name))
     header = read_header(listing.data, 0)
-    rows = _Rows()
-    _add_rows(rows, listing, header, 0, header.keys)
-    listing.entries = rows.entries()
+    listing.entries = _whole([*_rows(listing, header, 0, header.keys)])
     listing.metadata = metadata_of_texts(header.metadata)
     return listing
 
@@ -157,7 +152,7 @@ def _try_set(storage: Storage, name: str) -> Listing | None:
         keys_of[file].append(key)
 
     # The headers: a file that cannot be read, or lacks a key, is a fault of its keys only.
-    rows, headers = _Rows(), dict[str, Header]()
+    rows, headers = list[_Row](), dict[str, Header]()
 
     def read(number: int) -> tuple[int, Header | CheckpointError | StorageError]:
         return number, _answer(storage, listing.data, number)
@@ -170,9 +165,9 @@ def _try_set(storage: Storage, name: str) -> Listing | None:
             continue
         headers[file] = answer
         present = set(answer.keys)
-        _add_rows(rows, listing, answer, number, [key for key in keys_of[file] if key in present])
+        rows += _rows(listing, answer, number, [key for key in keys_of[file] if key in present])
     listing.faults |= (absent := _absences(headers, weight_map))
-    listing.entries = rows.entries()
+    listing.entries = _whole(rows)
 
     # The index again: if it is another one now, the headers may come from two sets. It was kept
     # open until here, so that the file system cannot give its identity to another file. The files
@@ -196,9 +191,10 @@ def _try_set(storage: Storage, name: str) -> Listing | None:
     listing.findings += _disagreements(storage, name, headers, weight_map, absent)
     if not listing.faults:  # all tensors are described
         # Old writers stored the total as a float, and some omit it.
-        total = index_metadata.get("total_size", rows.nbytes)
-        if type(total) not in (int, float) or total in (inf, -inf) or total != rows.nbytes:
-            cause = f"Its total_size is {total!r}, but its tensors have {rows.nbytes} bytes."
+        nbytes = int(listing.entries.slices.nbytes.sum())
+        total = index_metadata.get("total_size", nbytes)
+        if type(total) not in (int, float) or total in (inf, -inf) or total != nbytes:
+            cause = f"Its total_size is {total!r}, but its tensors have {nbytes} bytes."
             listing.findings.append(Finding(name, cause, True))
     for key, value in index_metadata.items():
         if key not in TOTALS:
@@ -276,30 +272,23 @@ def _absences(
     return errors
 
 
-def _add_rows(
-    rows: _Rows, listing: Listing, header: Header, number: int, keys: Sequence[str]
-) -> None:
+def _rows(listing: Listing, header: Header, number: int, keys: Sequence[str]) -> Iterator[_Row]:
     places = _saved_offsets(header) or {}
-    for key in keys if places else ():
-        if any(places.get(key, ())):
+    row_of, starts = {key: row for row, key in enumerate(header.keys)}, header.start.tolist()
+    for key in keys:
+        row = row_of[key]
+        shape = header.shapes[row]
+        if places and any(places.get(key, ())):
             listing.faults[key] = IncompleteCheckpoint(
                 f"{key!r} is a slice that begins at {list(places[key])} of its tensor; the other "
                 "slices are in other files.",
                 "Name the folder that holds the shards of all ranks, under the names that PyTorch "
                 "gave them.",
             )
-    row_of = {key: row for row, key in enumerate(header.keys)}
-    wanted = [row_of[key] for key in keys]
-    rows.nbytes += int(header.nbytes[wanted].sum())
-    deep = {row for row in wanted if len(header.shapes[row]) > MAX_RANK}
-    for row in deep:
-        listing.faults[header.keys[row]] = _too_deep(header.keys[row], header.shapes[row])
-    wanted = [row for row in wanted if row not in deep] if deep else wanted
-    rows.keys += [header.keys[row] for row in wanted]
-    rows.dtypes += [header.dtypes[row] for row in wanted]
-    rows.shapes += [header.shapes[row] for row in wanted]
-    rows.file += [number] * len(wanted)
-    rows.start += header.start[wanted].tolist()
+        if len(shape) > MAX_RANK:
+            listing.faults[key] = _too_deep(key, shape)
+        else:
+            yield key, header.dtypes[row], shape, number, starts[row]
 
 
 def _too_deep(key: str, shape: Sequence[int]) -> UnsupportedError:
@@ -388,24 +377,15 @@ def _saved_offsets(header: Header) -> dict[str, Sequence[int]] | None:
 class _Tensor:
     dtype: str
     shape: list[int]
-    rows: list[int] = field(default_factory=list)
-
-
-@dataclass(slots=True, eq=False)
-class _Joined:
-    tensors: dict[str, _Tensor] = field(default_factory=dict)
-    offset: list[Sequence[int]] = field(default_factory=list)
-    shape: list[Sequence[int]] = field(default_factory=list)
-    file: list[int] = field(default_factory=list)
-    start: list[int] = field(default_factory=list)
-    faults: dict[str, CheckpointError | UnsupportedError] = field(default_factory=dict)
+    rows: list[tuple[Sequence[int], Sequence[int], int, int]] = field(default_factory=list)
+    """The offset and the shape of each slice, the number of its file, and its first byte there."""
 
 
 def _read_shards(storage: Storage, name: str) -> Listing:
     """Return the contents of all shards of a checkpoint, by the name of one of them."""
     names = shard_names_of(name, storage.names()) or [name]
     listing = Listing(DataFiles(storage, names))
-    joined, metadata = _Joined(), dict[str, str]()
+    tensors, metadata, faults = dict[str, _Tensor](), dict[str, str](), listing.faults
     fault: CheckpointError | None = None
     for number in range(len(names)):
         try:
@@ -417,25 +397,25 @@ def _read_shards(storage: Storage, name: str) -> Listing:
             offsets = _saved_offsets(header)
             if offsets is None:
                 raise invalid(f"It is named as a shard, but it has no {_SHARDING_INFO}.")
-        _join(joined, header, offsets, number)
+        _join(tensors, faults, header, offsets, number)
         metadata |= header.metadata
     listing.data.check_in_place()
-    for key, tensor in joined.tensors.items():
+    for key, tensor in tensors.items():
         if len(tensor.shape) > MAX_RANK:
-            joined.faults[key] = _too_deep(key, tensor.shape)
+            faults[key] = _too_deep(key, tensor.shape)
         elif BITS[tensor.dtype] < 8:
             cause = f"{key!r} has the dtype {tensor.dtype}, whose elements share bytes; its slices"
             remedy = "Consolidate the checkpoint with the program that wrote it."
-            joined.faults[key] = UnsupportedError(f"{cause} cannot be joined.", remedy)
+            faults[key] = UnsupportedError(f"{cause} cannot be joined.", remedy)
         else:
             try:
                 sizes_of([key], [tensor.shape], [BITS[tensor.dtype]])
             except CheckpointError as error:
-                joined.faults[key] = error
+                faults[key] = error
     if fault is not None:
-        if not joined.tensors:
+        if not tensors:
             raise fault
-        joined.faults |= {key: fault.at(repr(key)) for key in joined.tensors}
+        faults |= {key: fault.at(repr(key)) for key in tensors}
     # Shards whose numbers are missing; ranks count from 1.
     parts = [part for each in names if (part := split_shard_name(each))]
     ranks = {part.rank for part in parts}
@@ -445,24 +425,38 @@ def _read_shards(storage: Storage, name: str) -> Listing:
         lost = f"shard {first}" if missing == 1 else f"shard {first} and {missing - 1} more"
         cause = f"{storage.path} lacks {lost} of at least {max(ranks)}."
         remedy = "Copy the files of all ranks into the folder."
-        for key in joined.tensors:
-            joined.faults[key] = IncompleteCheckpoint(f"{key!r}: {cause}", remedy)
+        for key in tensors:
+            faults[key] = IncompleteCheckpoint(f"{key!r}: {cause}", remedy)
     user = {key: text for key, text in metadata.items() if key not in (*_LAYOUT_KEYS, DIGESTS)}
     listing.metadata = Metadata(user=user)
-    listing.entries = _entries(joined)
-    listing.faults |= joined.faults
+    # Tensors that lack a shard are listed with their fault.
+    listed = (type(None), IncompleteCheckpoint)
+    shown = {
+        key: tensors[key]
+        for key in sorted(tensors)
+        if tensors[key].rows and type(faults.get(key)) in listed
+    }
+    table = TensorTable.of((key, tensor.dtype, tensor.shape) for key, tensor in shown.items())
+    rows = [(number, *row) for number, tensor in enumerate(shown.values()) for row in tensor.rows]
+    numbers, offset, shape, file, start = zip(*rows, strict=True) if rows else ((),) * 5
+    slices = SliceTable.of(table, np.array(numbers, np.int64), *table.padded(offset, shape))
+    listing.entries = _plain(slices, file, start)
     listing.findings += _oddities(names, parts)
     return listing
 
 
 def _join(
-    joined: _Joined, header: Header, offsets: Mapping[str, Sequence[int]], number: int
+    tensors: dict[str, _Tensor],
+    faults: dict[str, ShardvarError],
+    header: Header,
+    offsets: Mapping[str, Sequence[int]],
+    number: int,
 ) -> None:
     for row, key in enumerate(header.keys):
         dtype, shape = header.dtypes[row], header.shapes[row]
-        tensor = joined.tensors.setdefault(key, _Tensor(dtype, [0] * len(shape)))
+        tensor = tensors.setdefault(key, _Tensor(dtype, [0] * len(shape)))
         if key not in offsets:
-            joined.faults[key] = invalid(
+            faults[key] = invalid(
                 f"{key!r}: {_SHARDING_INFO} does not say where one of its slices begins."
             )
         elif (tensor.dtype, len(tensor.shape)) != (dtype, len(shape)):
@@ -470,41 +464,11 @@ def _join(
                 f"{key!r} is {tensor.dtype} with {len(tensor.shape)} axes in one shard and {dtype} "
                 "with "
             )
-            joined.faults[key] = InconsistentTensor(f"{cause}{len(shape)} in another.", COPY_AGAIN)
+            faults[key] = InconsistentTensor(f"{cause}{len(shape)} in another.", COPY_AGAIN)
         else:
             ends = (offset + extent for offset, extent in zip(offsets[key], shape, strict=True))
             tensor.shape = list(map(max, tensor.shape, ends))
-            tensor.rows.append(len(joined.start))
-            joined.offset.append(offsets[key])
-            joined.shape.append(shape)
-            joined.file.append(number)
-            joined.start.append(int(header.start[row]))
-
-
-def _entries(joined: _Joined) -> EntryTable:
-    """Return the slices of the tensors that can be read, in the order of the keys."""
-    # Tensors that lack a shard are listed with their fault.
-    listed = (type(None), IncompleteCheckpoint)
-    keys = sorted(
-        key
-        for key, tensor in joined.tensors.items()
-        if tensor.rows and type(joined.faults.get(key)) in listed
-    )
-    tensors = [joined.tensors[key] for key in keys]
-    facts = zip(keys, tensors, strict=True)
-    table = TensorTable.of((key, tensor.dtype, tensor.shape) for key, tensor in facts)
-    rows = [row for tensor in tensors for row in tensor.rows]
-    number = np.repeat(
-        np.arange(len(keys)), np.array([len(tensor.rows) for tensor in tensors], np.int64)
-    )
-    offset, shape = ([column[row] for row in rows] for column in (joined.offset, joined.shape))
-    slices = SliceTable.of(table, number, *table.padded(offset, shape))
-    file, start = (
-        np.array([column[row] for row in rows], np.int64) for column in (joined.file, joined.start)
-    )
-    return EntryTable(
-        slices, file, start, np.full(len(rows), NO_CHECKSUM), np.ones(len(rows), np.bool)
-    )
+            tensor.rows.append((offsets[key], shape, number, int(header.start[row])))
 
 
 def _oddities(names: Sequence[str], parts: Sequence[ShardName]) -> Iterator[Finding]:

@@ -221,13 +221,13 @@ def test_a_frame_that_is_like_another_is_read_like_one_that_is_not(case: str) ->
     items = parse_metadata((GOLDEN / "torch_dcp" / case / "ckpt" / ".metadata").read_bytes())
     data = DataFiles(storage, index.files)
     fast, plain = Frames(data), Frames(data, uses_templates=False)
-    for row, (start, nbytes) in enumerate(zip(items.start, items.nbytes, strict=True)):
+    for row, item in enumerate(items.rows):
         if index.slices.dtype(row) != "string":
             place = (
                 int(index.file[row]),
-                start,
-                nbytes,
-                (index.slices.dtype(row), items.shape[row]),
+                item.start,
+                item.nbytes,
+                (index.slices.dtype(row), item.shape),
             )
             assert fast.read_tensor(*place) == plain.read_tensor(*place)
     source.close()

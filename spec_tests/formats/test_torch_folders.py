@@ -191,7 +191,7 @@ def test_checksums_of_the_index_that_are_not_its_items_are_refused(
             build_pickle(Instance(name, state | empty | {"shardvar": {"crc32": packed}}), 4)
         )
     assert (
-        parse_metadata(build_pickle(Instance(name, state | empty | {"shardvar": packed}), 4)).keys
+        parse_metadata(build_pickle(Instance(name, state | empty | {"shardvar": packed}), 4)).facts
         == []
     )
 

@@ -35,7 +35,7 @@ from functools import partial
 from itertools import chain, repeat
 from math import prod
 from operator import ne
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -121,25 +121,24 @@ def find_dcp(names: list[str], name: str) -> list[str]:
     return [METADATA] if is_named or is_folder else []
 
 
+class _Item(NamedTuple):
+    tensor: int  # its key, as a position
+    offset: Coordinates
+    shape: Coordinates
+    file: str
+    start: int  # in bytes of its file
+    nbytes: int
+    checksum: int  # the CRC-32 of its elements; ``NO_CHECKSUM`` if the index has none
+
+
 @dataclass(slots=True, eq=False)
 class Items:
-    keys: list[str] = field(default_factory=list)  # [n] the keys, tensors and objects, sorted
-    dtypes: list[str] = field(default_factory=list)
-    """[n] the dtype of each key; ``string`` for an object."""
-    shapes: list[Coordinates] = field(default_factory=list)
-    tensor: list[int] = field(default_factory=list)
-    """[m] the key of each slice, as a position in ``keys``."""
-    offset: list[Coordinates] = field(default_factory=list)
-    shape: list[Coordinates] = field(default_factory=list)
-    file: list[str] = field(default_factory=list)
-    start: list[int] = field(default_factory=list)
-    """[m] the first byte of each item, in bytes of its file."""
-    nbytes: list[int] = field(default_factory=list)
-    checksum: list[int] = field(default_factory=list)
-    """[m] the CRC-32 of the elements of each slice; ``NO_CHECKSUM`` if the index has none."""
+    facts: list[tuple[str, str, Coordinates]] = field(default_factory=list)
+    """[n] the keys, tensors and objects, sorted; the dtype, ``string`` for an object; the shape."""
+    rows: list[_Item] = field(default_factory=list)
     faults: dict[str, ShardvarError] = field(default_factory=dict)
     strays: list[str] = field(default_factory=list)
-    """Keys that have items and are not among ``keys``."""
+    """Keys that have items and are not described."""
     rest_nbytes: int = 0  # Bytes after the pickle, which torch ignores
     places: list[_Place] = field(default_factory=list)
     """File, first byte and size of every item, including unread ones."""
@@ -184,7 +183,7 @@ def parse_metadata(data: bytes) -> Items:
             items.faults.setdefault(key, error.at(repr(key)))
     if not all(map(_is_text, described)):
         raise malformed("A key of the index is not text.")
-    sizes_of_keys = (len(key.encode("utf-8", "surrogatepass")) for key in items.keys)
+    sizes_of_keys = (len(key.encode("utf-8", "surrogatepass")) for key, *_ in items.facts)
     check_key_nbytes(max(sizes_of_keys, default=0))
     items.places = [place for place, _ in places.values()]
     items.strays = sorted(
@@ -264,18 +263,11 @@ def _add(
         placed = placed[:1]  # a tensor without elements is one slice, whichever rank wrote it
     if not placed:
         raise IncompleteCheckpoint("The index has no place for any slice of it.", _COPY_INDEX)
-    row = len(items.keys)
-    items.keys.append(key)
-    items.dtypes.append(dtype)
-    items.shapes.append(full)
-    for offset, shape, (file, start, nbytes), checksum in placed:
-        items.tensor.append(row)
-        items.offset.append(offset)
-        items.shape.append(shape)
-        items.file.append(file)
-        items.start.append(start)
-        items.nbytes.append(nbytes)
-        items.checksum.append(checksum)
+    row = len(items.facts)
+    items.facts.append((key, dtype, full))
+    items.rows += [
+        _Item(row, offset, shape, *place, checksum) for offset, shape, place, checksum in placed
+    ]
 
 
 _TEXTS = ("description", "writer", "generation")
@@ -404,7 +396,7 @@ class DcpItems:
 
     def unframe(self, index: DeferredIndex, row: int, octets: memoryview) -> memoryview:
         """Return the payload in the bytes of an item, compared; the index learns its place."""
-        file, start = int(self.file[row]), self.items.start[row]
+        file, start, _ = self._place(row)
         try:
             place = self._read_item(row, Frames(self.data, self._templates, held=octets))
             payload = payload_in(self.views[row], self.data, file, start, octets)
@@ -429,7 +421,13 @@ class DcpItems:
             fault = self.data.fault_of_size(number)
             if fault is not None and self._may_be_exchanged(number):
                 cause = f"{fault.cause} It may be the file of another rank."
-                unsure = [at for at, row in enumerate(rows.tolist()) if not self._is_summed(row)]
+                # Of the others, the index has the checksum, which a read compares.
+                unsure = [
+                    at
+                    for at, row in enumerate(rows.tolist())
+                    if self.items.rows[row].checksum == NO_CHECKSUM
+                    or self.slices.dtype(row) == STRING
+                ]
                 lost |= dict.fromkeys(unsure, type(fault)(cause, fault.remedy))
             errors = {int(rows[at]): error.at() for at, error in lost.items()}
             self._lost[number] = {row: self._placed(row, error) for row, error in errors.items()}
@@ -444,9 +442,6 @@ class DcpItems:
         last = file.read(max(end - END.size, 0), min(end, END.size))
         is_item = file.read(end, min(file.size - end, 4)) == LOCAL_MAGIC
         return is_item or last.startswith(END_MAGIC) == (end == file.size)
-
-    def _is_summed(self, row: int) -> bool:
-        return self.items.checksum[row] != NO_CHECKSUM and self.slices.dtype(row) != STRING
 
     def read_objects(
         self, index: DeferredIndex, keys: Collection[str], as_items: bool
@@ -468,11 +463,13 @@ class DcpItems:
         return objects
 
     def _place(self, row: int) -> tuple[int, int, int]:
-        return int(self.file[row]), self.items.start[row], self.items.nbytes[row]
+        item = self.items.rows[row]
+        return int(self.file[row]), item.start, item.nbytes
 
     def extent(self, rows: Ints) -> tuple[Ints, Ints]:
-        start = np.array([self.items.start[row] for row in rows.tolist()], np.int64)
-        return start, start + np.array([self.items.nbytes[row] for row in rows.tolist()], np.int64)
+        items = [self.items.rows[row] for row in rows.tolist()]
+        start = np.array([item.start for item in items], np.int64)
+        return start, start + np.array([item.nbytes for item in items], np.int64)
 
     def _groups(self, rows: Ints) -> list[Ints]:
         """Cut rows, in the order of the files, into groups of items that are read at once."""
@@ -491,8 +488,8 @@ class DcpItems:
         return groups
 
     def _read_item(self, row: int, frames: Frames) -> Located:
-        place = self._place(row)
-        shape, dtype = self.items.shape[row], self.slices.dtype(row)
+        place, item = self._place(row), self.items.rows[row]
+        shape, dtype = item.shape, self.slices.dtype(row)
         if dtype == STRING:
             self.payloads[row], is_guarded = frames.read_object(*place)
             self.unguarded |= set() if is_guarded else {row}
@@ -508,7 +505,7 @@ class DcpItems:
             is_cut_otherwise = is_alike and sum(map(ne, own, shape)) == 1
             remedy = f"{COPY_AGAIN} {_UNEVEN}" if is_cut_otherwise else COPY_AGAIN
             raise InvalidCheckpoint(cause, remedy)
-        if self.items.checksum[row] not in (NO_CHECKSUM, view.record.crc):
+        if item.checksum not in (NO_CHECKSUM, view.record.crc):
             cause = (
                 f"The item at offset {place[1]} holds other elements than the index was written "
                 "for."
@@ -581,17 +578,17 @@ def _source(storage: Storage, items: Items) -> TorchSource:
     # Files: only bare names, so that nothing outside of the folder is opened.
     names = sorted({place[0] for place in items.places if is_bare(place[0])})
     number = {name: position for position, name in enumerate(names)}
-    for row, name in enumerate(items.file):
-        if name not in number:
-            key = items.keys[items.tensor[row]]
-            cause = f"{key!r}: {name[:200]!r} is not the name of a file in the folder of the checkpoint."
+    for item in items.rows:
+        if item.file not in number:
+            key = items.facts[item.tensor][0]
+            cause = f"{key!r}: {item.file[:200]!r} is not the name of a file in the folder of the checkpoint."
             remedy = "Use a checkpoint whose files lie next to its index."
             faults.setdefault(key, InvalidCheckpoint(cause, remedy))
     # Items: tiling.
     sizes, overlapping, gaps = _tile(items, number)
-    for row, place in enumerate(zip(items.file, items.start, strict=True)):
-        if place in overlapping:
-            key = items.keys[items.tensor[row]]
+    for item in items.rows:
+        if (item.file, item.start) in overlapping:
+            key = items.facts[item.tensor][0]
             faults.setdefault(key, invalid(f"{key!r}: Its item shares bytes with another one."))
     remarks += [
         Finding(name, f"The {nbytes} bytes at offset {start} belong to no item.", True)
@@ -602,7 +599,7 @@ def _source(storage: Storage, items: Items) -> TorchSource:
         remarks.append(Finding(METADATA, message, False))
     data = DataFiles(storage, names, written=sizes)
     slices = _slices(items)
-    file = np.array([number.get(name, 0) for name in items.file], np.int64)
+    file = np.array([number.get(item.file, 0) for item in items.rows], np.int64)
     held = DcpItems(items, data, slices, file)
     alone = np.full(len(slices), -1)
     index = DeferredIndex(
@@ -670,10 +667,11 @@ def _tile(
 
 
 def _slices(items: Items) -> SliceTable:
-    tensors = TensorTable.of(zip(items.keys, items.dtypes, items.shapes, strict=True))
-    tensor, (offset, shape) = (
-        np.array(items.tensor, np.int64),
-        tensors.padded(items.offset, items.shape),
+    tensors = TensorTable.of(items.facts)
+    tensor = np.array([item.tensor for item in items.rows], np.int64)
+    nbytes = np.array([item.nbytes for item in items.rows], np.int64)
+    offset, shape = tensors.padded(
+        [item.offset for item in items.rows], [item.shape for item in items.rows]
     )
     # A tensor without elements is one slice, the whole of it. Its item has what one rank held of
     # it. One that reaches out of its tensor stays as it is, and is a fault.
@@ -681,4 +679,4 @@ def _slices(items: Items) -> SliceTable:
     inside = ((offset >= 0) & (shape <= full - offset)).all(axis=1, keepdims=True)
     empty = (full == 0).any(axis=1, keepdims=True) & inside
     offset, shape = np.where(empty, 0, offset), np.where(empty, full, shape)
-    return SliceTable.of(tensors, tensor, offset, shape, np.array(items.nbytes, np.int64))
+    return SliceTable.of(tensors, tensor, offset, shape, nbytes)

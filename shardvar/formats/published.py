@@ -142,7 +142,8 @@ def own_delta(user: Mapping[str, str]) -> FileKind:
     named = ""
     with suppress(ShardvarError):
         mark = parse_json(user[DELTA].encode("utf-8", "surrogateescape"), _MAX_DEPTH)
-        base, result = (mark.get(each) for each in ("base", "result")) if mark else (None, None)
+        about = mark if isinstance(mark, dict) else {}
+        base, result = about.get("base"), about.get("result")
         if isinstance(base, str) and isinstance(result, str):
             named = f": sha256:{base[:_SHOWN_DIGITS]} to sha256:{result[:_SHOWN_DIGITS]}"
     what = f"a delta, the changes between two checkpoints{named}"

@@ -311,6 +311,7 @@ def any_names(draw: st.DrawFn) -> str:
 @example("slime", ["shardvar.digests", "w"], [True] * 4)
 @example("modelexpress", ["shardvar.objects", "w"], [True] * 4)
 @example("trl", ["w.values", "w"], [True] * 4)
+@example("modelexpress", ["format", "total_size", "sparse", "shardvar.delta"], [False] * 3 + [True])
 def test_a_tensor_has_any_name_or_is_refused_before_the_write(
     tmp_path_factory: pytest.TempPathFactory,
     dialect: str | None,

@@ -58,6 +58,7 @@ from shardvar.layout.dtypes import Ints
 from shardvar.planning.index import OBJECTS
 from shardvar.planning.slices import Capabilities, SliceTable, check_holds
 from shardvar.records import field, frozen_dataclass
+from shardvar.storage.concurrency import without_collection
 from shardvar.storage.protocol import Storage
 from shardvar.wire.digests import DIGESTS, encode_digests
 from shardvar.wire.safetensors_header import DTYPES_IN_ORDER, SAFETENSORS_DTYPES, build_header
@@ -227,7 +228,8 @@ class SafetensorsFormat(SharedFormat):
         return find_safetensors(storage, name)
 
     def open(self, storage: Storage, name: str) -> ListedSource:
-        return ListedSource(read_safetensors(storage, name))
+        with without_collection():
+            return ListedSource(read_safetensors(storage, name))
 
     def lay_out(self, new: NewCheckpoint) -> SafetensorsSink:
         """Lay out a file, or a set; the metadata go into each file's ``__metadata__``."""

@@ -32,7 +32,6 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import inf
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -105,9 +104,11 @@ _Row = tuple[str, str, Sequence[int], int, int]
 
 
 def _whole(rows: Sequence[_Row]) -> EntryTable:
-    columns = zip(*sorted(rows, key=itemgetter(0)), strict=True) if rows else ((),) * 5
-    keys, dtypes, shapes, file, start = columns
-    return _plain(TensorTable.of(zip(keys, dtypes, shapes, strict=True)).whole(), file, start)
+    """Return the entries by key; the tensors keep the order of the files."""
+    keys, dtypes, shapes, file, start = zip(*rows, strict=True) if rows else ((),) * 5
+    slices = TensorTable.of(zip(keys, dtypes, shapes, strict=True)).whole()
+    order = sorted(range(len(rows)), key=keys.__getitem__)
+    return _plain(slices, file, start).take(np.array(order, np.int64))
 
 
 def _plain(slices: SliceTable, file: Sequence[int], start: Sequence[int]) -> EntryTable:

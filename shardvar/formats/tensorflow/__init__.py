@@ -79,6 +79,7 @@ from shardvar.planning.index import (
 )
 from shardvar.planning.slices import Capabilities, SliceTable, check_holds
 from shardvar.records import field, frozen_dataclass, replace
+from shardvar.storage.concurrency import without_collection
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire import strings
 from shardvar.wire.crc import CRC32C, mask, unmask
@@ -611,7 +612,8 @@ class TensorFlowFormat(SharedFormat):
 
     def open(self, storage: Storage, name: str) -> BundleSource:
         for _ in range(ATTEMPTS):
-            source = _read_index(storage, name)
+            with without_collection():
+                source = _read_index(storage, name)
             if not is_replaced(storage, bundle_index_name(name), source.file):
                 return source
             source.close()

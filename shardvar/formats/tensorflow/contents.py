@@ -36,7 +36,7 @@ from shardvar.formats.files import look_into
 from shardvar.formats.unfinished import unfinished_files
 from shardvar.layout.dtypes import ITEMSIZES, Ints, code
 from shardvar.limits import MAX_KEY_NBYTES, MAX_NBYTES, MAX_RANK
-from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
+from shardvar.planning.slices import SliceTable, TensorTable, pad
 from shardvar.records import field, frozen_dataclass
 from shardvar.storage.concurrency import as_answered
 from shardvar.storage.protocol import ReadableFile, Storage
@@ -561,32 +561,19 @@ def find_tensors(contents: BundleContents) -> BundleTensors:
 def slice_table(contents: BundleContents, found: BundleTensors) -> tuple[SliceTable, list[int]]:
     """Return the stored slices, tensor by tensor, and the row of each one's entry."""
     full = [contents.entries[row] for row in found.rows]
-    ranks, shapes = pad([entry.shape for entry in full], fill=1)
+    keys = [decode_key(contents.keys[row]) for row in found.rows]
     codes = column_of(CODES[entry.dtype] for entry in full)
-    tensors = TensorTable(
-        [decode_key(contents.keys[row]) for row in found.rows], codes, ranks, shapes
-    )
-    # A whole tensor has one slice, of the full shape at offset 0; the rows of tensors in slices are
-    # overwritten below.
-    count = column_of(len(found.parts[row]) if row in found.parts else 1 for row in found.rows)
-    tensor = np.repeat(np.arange(len(full)), count)
-    offset, shape = np.zeros_like(shapes)[tensor], shapes[tensor]
-    rows = np.repeat(np.array(found.rows, np.int64), count)
-    first = np.cumsum(count) - count
-    for number in np.flatnonzero(np.isin(found.rows, list(found.parts))).tolist():
-        parts = found.parts[found.rows[number]]
-        here = slice(int(first[number]), int(first[number]) + len(parts))
-        rows[here] = [part for part, _, _ in parts]
-        if parts:
-            offset[here] = widen(
-                np.array([start for _, start, _ in parts], np.int64), offset.shape[1], 0
-            )
-            shape[here] = widen(
-                np.array([extents for _, _, extents in parts], np.int64), shape.shape[1], 1
-            )
-    selected = rows.tolist()
-    nbytes = np.maximum(column_of(contents.entries[row].size for row in selected), 0)
-    return SliceTable.of(tensors, tensor, offset, shape, nbytes), selected
+    tensors = TensorTable(keys, codes, *pad([entry.shape for entry in full], fill=1))
+    parts = [
+        (number, *part)
+        for number, row in enumerate(found.rows)
+        # A whole tensor has one slice, of the full shape at offset 0.
+        for part in found.parts.get(row, [(row, (), full[number].shape)])
+    ]
+    tensor, rows, offset, shape = zip(*parts, strict=True) if parts else ((),) * 4
+    nbytes = np.maximum(column_of(contents.entries[row].size for row in rows), 0)
+    regions = tensors.padded(offset, shape)
+    return SliceTable.of(tensors, np.array(tensor, np.int64), *regions, nbytes), [*rows]
 
 
 def column_of(values: Iterator[int]) -> Ints:

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol, Self, cast, runtime_checkable
 import numpy as np
 
 from shardvar.errors import CheckpointError, ShardvarError
-from shardvar.formats.files import DataFiles, Kept
+from shardvar.formats.files import DataFiles, KeptValues
 from shardvar.layout.dtypes import Bools, Ints
 from shardvar.planning.index import (
     NO_CHECKSUM,
@@ -74,7 +74,7 @@ class Enclosed:
     nbytes: Ints  # [k] the size of its payload
     unframe: Callable[[int, memoryview], memoryview]
     """Returns the payload of a row from the bytes of its extent, compared."""
-    _kept: Kept[int, memoryview] = field(default_factory=partial(Kept, _KEPT_PAYLOADS))
+    _kept: KeptValues[int, memoryview] = field(default_factory=partial(KeptValues, _KEPT_PAYLOADS))
 
     @classmethod
     def of(

@@ -200,18 +200,18 @@ def size_fault(
     return InvalidCheckpoint(f"{cause}.", COPY_AGAIN).in_file(name)
 
 
-Key = TypeVar("Key")
+KeptKey = TypeVar("KeptKey")
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Kept(Generic[Key, Found]):
+class KeptValues(Generic[KeptKey, Found]):
     """The values that were asked for last, at most ``most``; safe to use from several threads."""
 
     most: int
-    _values: OrderedDict[Key, Found] = field(init=False, default_factory=OrderedDict)
+    _values: OrderedDict[KeptKey, Found] = field(init=False, default_factory=OrderedDict)
     _lock: RLock = field(init=False, default_factory=new_lock)
 
-    def get(self, key: Key, make: Callable[[], Found]) -> Found:
+    def get(self, key: KeptKey, make: Callable[[], Found]) -> Found:
         with self._lock:
             value = self._values.get(key)
         # The lock is not held while a value is made, so that readers of others go on.
@@ -248,8 +248,8 @@ class DataFiles:
     """The index of a set whose files can also be opened one by one."""
     _open: OrderedDict[int, ReadableFile] = field(init=False, default_factory=OrderedDict)
     _stamps: dict[int, str] = field(init=False, default_factory=dict)
-    _copies: Kept[tuple[int, int, int], memoryview] = field(
-        init=False, default_factory=partial(Kept, _KEPT_COPIES)
+    _copies: KeptValues[tuple[int, int, int], memoryview] = field(
+        init=False, default_factory=partial(KeptValues, _KEPT_COPIES)
     )
     _faults: dict[int, CheckpointError | None] = field(init=False, default_factory=dict)
     _noted: dict[int, ReadError | None] = field(init=False, default_factory=dict)

@@ -75,7 +75,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.extras import missing_extra
-from shardvar.formats.files import Kept
+from shardvar.formats.files import KeptValues
 from shardvar.formats.listing import check_size
 from shardvar.layout.dtypes import NAMES, dtype_name, is_opaque, numpy_dtype
 from shardvar.limits import MAX_INFLATION, MAX_KEY_NBYTES, MAX_NBYTES, MAX_PAYLOAD_EXPANSION
@@ -586,7 +586,7 @@ class _Pages:
 
     def __init__(self, open_file: Callable[[], ReadableFile], span: Span) -> None:
         self._open, self._span = open_file, span
-        self._held = Kept[int, bytes](_MOST_PAGES)
+        self._held = KeptValues[int, bytes](_MOST_PAGES)
 
     @property
     def nbytes(self) -> int:

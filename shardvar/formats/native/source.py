@@ -24,7 +24,7 @@ from shardvar.errors import (
     prefix_errors,
     replaced_error,
 )
-from shardvar.formats.files import ATTEMPTS, DataFiles, FileSource, Kept, is_replaced
+from shardvar.formats.files import ATTEMPTS, DataFiles, FileSource, KeptValues, is_replaced
 from shardvar.formats.native.index import (
     Entries,
     Overview,
@@ -66,7 +66,9 @@ class NativeIndex:
     files: Sequence[str]
     data: DataFiles | None
     """The data files; None if none is looked at."""
-    _kept: Kept[int, Entries] = field(init=False, default_factory=partial(Kept, _KEPT_BLOCKS))
+    _kept: KeptValues[int, Entries] = field(
+        init=False, default_factory=partial(KeptValues, _KEPT_BLOCKS)
+    )
     _broken: dict[str, CheckpointError] = field(init=False, default_factory=dict)
     """The broken tensors of all blocks that were decoded so far."""
     _faults: list[dict[str, CheckpointError]] = field(init=False, default_factory=list)

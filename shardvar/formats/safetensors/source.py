@@ -430,18 +430,7 @@ def _read_shards(storage: Storage, name: str) -> Listing:
             faults[key] = IncompleteCheckpoint(f"{key!r}: {cause}", remedy)
     user = {key: text for key, text in metadata.items() if key not in (*_LAYOUT_KEYS, DIGESTS)}
     listing.metadata = Metadata(user=user)
-    # Tensors that lack a shard are listed with their fault.
-    listed = (type(None), IncompleteCheckpoint)
-    shown = {
-        key: tensors[key]
-        for key in sorted(tensors)
-        if tensors[key].rows and type(faults.get(key)) in listed
-    }
-    table = TensorTable.of((key, tensor.dtype, tensor.shape) for key, tensor in shown.items())
-    rows = [(number, *row) for number, tensor in enumerate(shown.values()) for row in tensor.rows]
-    numbers, offset, shape, file, start = zip(*rows, strict=True) if rows else ((),) * 5
-    slices = SliceTable.of(table, np.array(numbers, np.int64), *table.padded(offset, shape))
-    listing.entries = _plain(slices, file, start)
+    listing.entries = _slices(tensors, faults)
     listing.findings += _oddities(names, parts)
     return listing
 
@@ -470,6 +459,22 @@ def _join(
             ends = (offset + extent for offset, extent in zip(offsets[key], shape, strict=True))
             tensor.shape = list(map(max, tensor.shape, ends))
             tensor.rows.append((offsets[key], shape, number, int(header.start[row])))
+
+
+def _slices(tensors: Mapping[str, _Tensor], faults: Mapping[str, ShardvarError]) -> EntryTable:
+    """Return the slices of the tensors that can be read, in the order of the keys."""
+    # Tensors that lack a shard are listed with their fault.
+    listed = (type(None), IncompleteCheckpoint)
+    shown = {
+        key: tensors[key]
+        for key in sorted(tensors)
+        if tensors[key].rows and type(faults.get(key)) in listed
+    }
+    table = TensorTable.of((key, tensor.dtype, tensor.shape) for key, tensor in shown.items())
+    rows = [(number, *row) for number, tensor in enumerate(shown.values()) for row in tensor.rows]
+    numbers, offset, shape, file, start = zip(*rows, strict=True) if rows else ((),) * 5
+    slices = SliceTable.of(table, np.array(numbers, np.int64), *table.padded(offset, shape))
+    return _plain(slices, file, start)
 
 
 def _oddities(names: Sequence[str], parts: Sequence[ShardName]) -> Iterator[Finding]:

@@ -30,7 +30,7 @@ from shardvar.errors import (
 from shardvar.extras import missing_extra
 from shardvar.forks import new_lock
 from shardvar.formats.deferred import ADDRESSES
-from shardvar.formats.files import DataFiles, FileSource, Kept
+from shardvar.formats.files import DataFiles, FileSource, KeptValues
 from shardvar.formats.protocol import Finding
 from shardvar.formats.zarr.contents import ArrayContents, ChunkIndex, Chunks
 from shardvar.formats.zarr.files import Tree, read_ranges
@@ -308,7 +308,7 @@ class ZarrSource(FileSource):
     contents: ArrayContents
     decoder: Decoder
     tree: Tree
-    _decoded: Kept[Band, memoryview] = field(default_factory=partial(Kept, _KEPT_BANDS))
+    _decoded: KeptValues[Band, memoryview] = field(default_factory=partial(KeptValues, _KEPT_BANDS))
     """The bytes of the bands that were read last."""
     _pages: dict[str, bytes] = field(default_factory=dict)
     """Two pages of fill values of each array that has absent chunks and was read, by key."""

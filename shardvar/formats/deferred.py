@@ -31,7 +31,7 @@ from shardvar.planning.index import (
     unknown_key,
 )
 from shardvar.planning.slices import SliceTable
-from shardvar.records import dataclass, field, frozen_dataclass, replace
+from shardvar.records import dataclass, field, frozen, replace
 
 # Payloads that are read together with their frames, and with their neighbours.
 #
@@ -60,7 +60,7 @@ _KEPT_PAYLOADS = 16
 one, which another thread goes on with."""
 
 
-@frozen_dataclass(eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class Enclosed:
     """The extents of payloads, by file and place; safe to use from several threads."""
 
@@ -372,7 +372,7 @@ class DeferredIndex:
             self._is_known[left] = True
 
 
-@frozen_dataclass(eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class LateIndex:
     """An index whose keys are known, and that is read whole when anything else is asked for."""
 

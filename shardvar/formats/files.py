@@ -43,7 +43,7 @@ from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Ints
 from shardvar.pictures.words import named
 from shardvar.planning.index import EntryTable
-from shardvar.records import dataclass, field, frozen_dataclass
+from shardvar.records import dataclass, field, frozen
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.posix import check_stays_inside
 from shardvar.storage.protocol import FileOpener, ReadableFile, Storage, Traits
@@ -142,7 +142,7 @@ def open_below(root: Storage, path: str) -> ReadableFile:
     return root.open(last)
 
 
-@frozen_dataclass
+@frozen
 class FilesBelow:
     """The files in and below a folder, by their paths."""
 

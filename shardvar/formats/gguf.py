@@ -44,7 +44,7 @@ from shardvar.formats.protocol import FileChecksums, FileWriter, Finding, NewChe
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.index import Metadata
 from shardvar.planning.slices import Capabilities, SliceTable, TensorTable
-from shardvar.records import frozen_dataclass, replace
+from shardvar.records import frozen, replace
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import distrusted, incomplete, invalid
 from shardvar.wire.ggml import BLOCKS, NUMBERS, BlockType, dequantize
@@ -239,7 +239,7 @@ NAMES = FileNames(".gguf", begins_with(GGUF_MAGIC))
 # --- Writing
 
 
-@frozen_dataclass
+@frozen
 class GgufWriter(FileWriter):
     """The frame of a file: its header, and zeros up to the place of the next tensor."""
 
@@ -283,7 +283,7 @@ CAPABILITIES = Capabilities(
 """Whole tensors of these numbers, and of blocks."""
 
 
-@frozen_dataclass
+@frozen
 class GgufFormat(ListedFormat):
     """GGUF: one file."""
 

@@ -52,7 +52,7 @@ from shardvar.formats.protocol import Finding
 from shardvar.formats.sets import is_bare
 from shardvar.limits import MAX_HEADER_NBYTES
 from shardvar.planning.index import EntryTable, Metadata
-from shardvar.records import dataclass, field, frozen_dataclass
+from shardvar.records import dataclass, entity, field
 from shardvar.storage.protocol import Storage
 from shardvar.wire import strict_json
 from shardvar.wire.crc import CRC32
@@ -254,7 +254,7 @@ def _read_index(storage: Storage, name: str) -> tuple[Mapping[str, Sequence[str]
         file.close()
 
 
-@frozen_dataclass(eq=False)
+@entity
 class _KerasSource(ListedSource):
     listing: _KerasListing
     _compared: dict[int, bool] = field(init=False, default_factory=dict)

@@ -33,7 +33,7 @@ from shardvar.planning.index import (
     find_shared,
 )
 from shardvar.planning.slices import TensorTable
-from shardvar.records import dataclass, field, frozen_dataclass, replace
+from shardvar.records import dataclass, entity, field, frozen, replace
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import invalid, past_limit
 from shardvar.wire.plain import build_objects, encode_value
@@ -133,7 +133,7 @@ def check_size(shape: Sequence[int], itemsize: int) -> None:
         raise invalid(f"Its shape {list(shape)} is too large to exist.")
 
 
-@frozen_dataclass(eq=False)
+@entity
 class ListedSource(FileSource):
     listing: Listing
     index: TableIndex = field(init=False)
@@ -170,7 +170,7 @@ class ListedSource(FileSource):
         return DequantizedSource(self, ListedSource(numbers())) if numbers else self
 
 
-@frozen_dataclass(eq=False)
+@entity
 class DequantizedSource(WrappedSource):
     """A checkpoint with the numbers of blocks in the place of the blocks."""
 
@@ -209,7 +209,7 @@ def read_swapped(
     buffer[:] = stored.reshape(-1, size)[:, ::-1].tobytes()[start - first :][: len(buffer)]
 
 
-@frozen_dataclass
+@frozen
 class FileNames:
     """The names of a checkpoint of one file, or of a set of parts, and the names that mean it."""
 
@@ -265,7 +265,7 @@ def begins_with(magic: bytes) -> Callable[[Storage, str], bool]:
     return lambda storage, name: read_beginning(storage, name, len(magic)) == magic
 
 
-@frozen_dataclass
+@frozen
 class ListedFormat(Format):
     """A format that is only read."""
 

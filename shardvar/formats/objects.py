@@ -45,7 +45,7 @@ from shardvar.planning.index import (
     unknown_key,
 )
 from shardvar.planning.slices import Capabilities, TensorTable
-from shardvar.records import field, frozen_dataclass, replace
+from shardvar.records import entity, field, replace
 from shardvar.wire import strings
 from shardvar.wire.damage import corrupt, invalid, past_limit
 from shardvar.wire.plain import (
@@ -120,7 +120,7 @@ def _read_tensor(source: Source) -> str:
     return text.decode("ascii", "replace")
 
 
-@frozen_dataclass(eq=False)
+@entity
 class ObjectsIndex:
     inner: Index
     metadata: Metadata
@@ -185,7 +185,7 @@ def _both(key: str) -> InvalidCheckpoint:
     return invalid(f"{key!r} is both a tensor and an object.")
 
 
-@frozen_dataclass(eq=False)
+@entity
 class ObjectsSource(WrappedSource):
     inner: Source = field()
     index: ObjectsIndex = field()

@@ -58,7 +58,7 @@ from shardvar.formats.protocol import Finding
 from shardvar.formats.sets import is_bare
 from shardvar.layout.dtypes import HALVES, STRING, code, slice_nbytes
 from shardvar.planning.index import Metadata
-from shardvar.records import dataclass, field, frozen_dataclass
+from shardvar.records import dataclass, entity, field, frozen
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire import onnx, strings
 from shardvar.wire.damage import (
@@ -313,7 +313,7 @@ class _Varints:
         return np.concatenate(parts) if parts else np.zeros(0, np.uint64)
 
 
-@frozen_dataclass
+@frozen
 class _Elements:
     """The elements of a tensor that are not in the file as in its payload."""
 
@@ -367,7 +367,7 @@ def _unpacked(octets: npt.NDArray[np.uint8], dtype: str, width: int) -> npt.NDAr
     return signed.astype(np.dtype(getattr(ml_dtypes, dtype))).view(np.uint8)
 
 
-@frozen_dataclass(eq=False)
+@entity
 class _OnnxSource(ListedSource):
     """An open model; a checksum covers a whole file, which reading one tensor does not compare."""
 

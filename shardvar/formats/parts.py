@@ -48,7 +48,7 @@ from shardvar.formats.sets import (
 from shardvar.formats.table import COMMON, formats_marked
 from shardvar.pictures.words import message, named
 from shardvar.planning.slices import Capabilities
-from shardvar.records import frozen_dataclass
+from shardvar.records import frozen
 from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import INTERRUPTED, FileKind
@@ -313,7 +313,7 @@ def check_not_a_part(form: Format, folder: Storage, name: str, is_alone: bool) -
     )
 
 
-@frozen_dataclass
+@frozen
 class PartsFormat(Format):
     """A save in parts: it is located, and never opened."""
 

@@ -25,7 +25,7 @@ from shardvar.formats.sets import DELTA_ENCODING
 from shardvar.pictures.words import message
 from shardvar.planning.index import DELTA, Index
 from shardvar.planning.slices import TensorTable
-from shardvar.records import frozen_dataclass
+from shardvar.records import frozen
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import FileKind
 from shardvar.wire.strict_json import parse_json
@@ -64,7 +64,7 @@ _ELSEWHERE = (
 )
 
 
-@frozen_dataclass
+@frozen
 class Published:
     """A delta of another program, as far as its marks tell."""
 

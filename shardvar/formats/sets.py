@@ -27,7 +27,7 @@ from shardvar.formats.files import look_into
 from shardvar.formats.protocol import Finding
 from shardvar.limits import MAX_HEADER_NBYTES
 from shardvar.pictures.words import named
-from shardvar.records import frozen_dataclass
+from shardvar.records import frozen
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire import strict_json
 from shardvar.wire.damage import (
@@ -51,7 +51,7 @@ JOINED_BY_FORMAT = r"shard-\d+-.*-of-\d+\.safetensors|.*-\d{5}-of-\d{5}\.gguf"
 """The parts that the formats safetensors and gguf join."""
 
 
-@frozen_dataclass
+@frozen
 class SetIndex:
     weight_map: Mapping[str, str]
     """The file of each key; the name is not checked yet, and may lead anywhere."""

@@ -197,7 +197,7 @@ class References:
     stamp: str  # the stamp of that index when it was read
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@entity(repr=False)
 class ScannedFaults(Mapping[str, CheckpointError]):
     """The keys that cannot be read. A look-up asks for one key, and iteration scans once: use
     ``dict(faults.items())``, since ``dict(faults)`` looks each key up."""

@@ -43,7 +43,7 @@ from numpy.typing import NDArray
 
 from shardvar.errors import ArgumentError, ShardvarError, UnsupportedError, prefix_errors
 from shardvar.limits import MAX_BLOCK_NBYTES, MAX_NAMES, MAX_TABLE_NBYTES
-from shardvar.records import frozen_dataclass
+from shardvar.records import entity, frozen
 from shardvar.wire.crc import CRC32C
 from shardvar.wire.damage import SNIFF_NBYTES, corrupt, foreign_file, invalid, malformed
 
@@ -68,7 +68,7 @@ IndexValue = int | str | bytes | NDArray[Any]  # a value of an index block befor
 _T = TypeVar("_T", int, str, bytes)
 
 
-@frozen_dataclass
+@frozen
 class IndexBlock:
     values: Mapping[str, Any]
 
@@ -167,7 +167,7 @@ def _map_of(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     return values
 
 
-@frozen_dataclass(eq=False)
+@entity
 class BlockFile:
     """An open file of index blocks, which are read on demand."""
 

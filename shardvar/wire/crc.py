@@ -27,7 +27,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from shardvar.records import field, frozen_dataclass
+from shardvar.records import field, frozen
 
 Readable = bytes | bytearray | memoryview
 _Word = TypeVar("_Word", int, NDArray[np.uint32])
@@ -39,7 +39,7 @@ MASK_DELTA = 0xA282EAD8
 _ONE = 1 << 31  # the polynomial 1, reflected
 
 
-@frozen_dataclass
+@frozen
 class Checksum:
     """A 32-bit CRC whose register starts and ends complemented: no bytes give 0."""
 

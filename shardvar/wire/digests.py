@@ -53,7 +53,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import MalformedCheckpoint, UnsupportedError
-from shardvar.records import frozen_dataclass
+from shardvar.records import frozen
 from shardvar.wire.damage import invalid, malformed
 
 DIGESTS = "shardvar.digests"
@@ -357,7 +357,7 @@ one in 64 did. In between, both are tried, and the smaller one is kept."""
 MaskWords = npt.NDArray[Any]  # elements of a leaf as unsigned integers
 
 
-@frozen_dataclass
+@frozen
 class Frame:
     leaf: int  # its number
     encoding: int  # of the mask

@@ -27,7 +27,7 @@ import numpy as np
 
 from shardvar.errors import UnsupportedError
 from shardvar.limits import MAX_GGUF_HEADER_NBYTES, MAX_RANK
-from shardvar.records import dataclass, field, frozen_dataclass
+from shardvar.records import dataclass, field, frozen
 from shardvar.wire.damage import (
     SNIFF_NBYTES,
     check_key,
@@ -62,14 +62,14 @@ Scalar = int | float | bool | str
 ReadAt = Callable[[int, int], bytes]
 
 
-@frozen_dataclass
+@frozen
 class GgufArray:
     type: str  # of its elements, such as "string"
     count: int
     first: tuple[Scalar, ...]
 
 
-@frozen_dataclass
+@frozen
 class GgufTensor:
     name: str
     shape: tuple[int, ...]
@@ -78,7 +78,7 @@ class GgufTensor:
     offset: int  # in the data
 
 
-@frozen_dataclass
+@frozen
 class GgufHeader:
     is_big_endian: bool
     """True if numbers are big-endian, also in the data."""

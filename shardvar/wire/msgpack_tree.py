@@ -32,7 +32,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.limits import MAX_NBYTES, MAX_NESTING, MAX_RANK
-from shardvar.records import dataclass, field, frozen_dataclass
+from shardvar.records import dataclass, entity, field, frozen
 from shardvar.wire.damage import decoding, incomplete, invalid, malformed, past_limit
 from shardvar.wire.plain import MAX_TEXT, too_large
 
@@ -57,7 +57,7 @@ _CONSTANTS = {0xC0: None, 0xC2: False, 0xC3: True}
 _FIXED_EXT = {0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16}
 
 
-@frozen_dataclass
+@frozen
 class PlacedArray:
     """An array, and the ranges of the file that have its elements."""
 
@@ -66,7 +66,7 @@ class PlacedArray:
     spans: tuple[tuple[int, int], ...]  # the first byte of each range in the file, and its size
 
 
-@frozen_dataclass(eq=False)
+@entity
 class RefusedValue:
     """A value that cannot be read; the values around it can."""
 

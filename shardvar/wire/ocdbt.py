@@ -43,7 +43,7 @@ from numpy.typing import NDArray
 
 from shardvar.errors import UnsupportedError
 from shardvar.limits import MAX_KEY_EXPANSION, MAX_NODE_EXPANSION
-from shardvar.records import dataclass, frozen_dataclass
+from shardvar.records import dataclass, entity, frozen
 from shardvar.wire.crc import CRC32C
 from shardvar.wire.damage import corrupt, invalid, malformed, past_limit
 from shardvar.wire.protobuf import decode_varint, decode_varints, encode_varint, encode_varints
@@ -60,7 +60,7 @@ _ARITY = b"\4"  # Versions beyond 2**4 would have nodes of their own; one is wri
 _WRITTEN_ENTRY_NBYTES = 24  # About what an entry takes in addition to its key and its value
 
 
-@frozen_dataclass
+@frozen
 class ValueRange:
     """A value that is a range of a file, by the file's number."""
 
@@ -69,7 +69,7 @@ class ValueRange:
     nbytes: int
 
 
-@frozen_dataclass
+@frozen
 class _Node:
     key: bytes  # its first key
     octets: bytes
@@ -260,7 +260,7 @@ class NodeRoom:
         self.nbytes -= nbytes
 
 
-@frozen_dataclass
+@frozen
 class NodePlace:
     file: str
     folder: str  # the folder of the database that wrote it, to which its own paths are relative
@@ -272,7 +272,7 @@ class NodePlace:
     stop: bytes | None = None  # All keys of it are smaller; None for the last node of a level
 
 
-@frozen_dataclass
+@frozen
 class DatabaseHead:
     """The settings of a database, and the root of its newest version."""
 
@@ -282,7 +282,7 @@ class DatabaseHead:
     """The root; None if the database is empty, or the versions are in numbered files."""
 
 
-@frozen_dataclass(eq=False)
+@entity
 class LeafNode:
     """A node of keys and values."""
 

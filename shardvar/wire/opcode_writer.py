@@ -28,25 +28,25 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from shardvar.records import frozen_dataclass
+from shardvar.records import entity, frozen
 from shardvar.wire.plain import ENCODE, ORDERED_DICT, Global, OrderedMap, Reference
 
 
-@frozen_dataclass
+@frozen
 class Call:
     name: str  # with its module, such as "torch.Size"
     args: tuple[Any, ...]
     state: tuple[Any, ...] | None = None  # of the result
 
 
-@frozen_dataclass(eq=False)
+@entity
 class LazyDict:
     """A dict of many values, each made when it is written, and dropped then."""
 
     items: Callable[[], Iterable[tuple[Any, Any]]]
 
 
-@frozen_dataclass(eq=False)
+@entity
 class Instance:
     """An instance of a class that is made without arguments; it may be the key of a dict."""
 

@@ -69,7 +69,7 @@ import numpy as np
 
 from shardvar.errors import UnsupportedError
 from shardvar.limits import MAX_OBJECTS_NBYTES
-from shardvar.records import frozen_dataclass
+from shardvar.records import frozen
 from shardvar.wire.damage import decoding, invalid, past_limit
 from shardvar.wire.strict_json import parse_json
 
@@ -218,7 +218,7 @@ _MAX_RANK = 64  # the most axes of an array of NumPy
 _DTYPE = re.compile(r"[a-z][a-z0-9_]{0,39}", re.ASCII)  # the name of a dtype of torch
 
 
-@frozen_dataclass
+@frozen
 class Tagged:
     """A value whose type Python's literals lack."""
 

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from shardvar.errors import MalformedCheckpoint
 from shardvar.limits import MAX_NBYTES
-from shardvar.records import frozen_dataclass
+from shardvar.records import frozen
 from shardvar.wire.damage import malformed
 
 MAX_VARINT_NBYTES = 10  # ceil(64 / 7): the longest varint of 64 bits
@@ -127,7 +127,7 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 WIDTHS = {FIXED64: 8, FIXED32: 4}
 
 
-@frozen_dataclass
+@frozen
 class Field:
     """One field of a message, before it is converted to the type that its reader expects."""
 

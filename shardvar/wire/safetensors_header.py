@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from shardvar.errors import UnsupportedError
 from shardvar.limits import MAX_HEADER_NBYTES, MAX_NBYTES, MAX_RANK
-from shardvar.records import frozen_dataclass
+from shardvar.records import entity
 from shardvar.wire import strict_json
 from shardvar.wire.damage import (
     check_key_nbytes,
@@ -94,7 +94,7 @@ DTYPES_IN_ORDER = (*_WRITTEN, _PAIRS)
 """The same in the order of their tensors in a file."""
 
 
-@frozen_dataclass(eq=False)
+@entity
 class Header:
     """The content of a header in columns, one row a tensor, in the order of the names."""
 

@@ -49,7 +49,7 @@ import numpy as np
 
 from shardvar.errors import prefix_errors
 from shardvar.limits import MAX_KEY_EXPANSION, MAX_SNAPPY_RATIO
-from shardvar.records import dataclass, field, frozen_dataclass
+from shardvar.records import dataclass, field, frozen
 from shardvar.wire.crc import CRC32C, mask
 from shardvar.wire.damage import SNIFF_NBYTES, corrupt, foreign_file, invalid, malformed, past_limit
 from shardvar.wire.protobuf import decode_varint, encode_varint
@@ -135,7 +135,7 @@ TABLE_BLOCK_NBYTES = 262144  # TensorFlow's ``table::Options::block_size``
 RESTART_INTERVAL = 16
 
 
-@frozen_dataclass
+@frozen
 class SortedTable:
     """A table whose index was read; its table blocks are read on demand."""
 

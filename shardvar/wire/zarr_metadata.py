@@ -26,7 +26,7 @@ import numpy as np
 
 from shardvar.errors import CheckpointError, UnsupportedError
 from shardvar.limits import MAX_NBYTES
-from shardvar.records import frozen_dataclass
+from shardvar.records import frozen
 from shardvar.wire.damage import (
     SNIFF_NBYTES,
     distrusted,
@@ -102,7 +102,7 @@ _INDEX_ENTRY_NBYTES = 16
 """Bytes of the index of a chunk for each of its inner chunks: offset and length."""
 
 
-@frozen_dataclass
+@frozen
 class ArrayMetadata:
     version: int  # 2 or 3
     dtype: str

@@ -46,7 +46,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.limits import MAX_DIRECTORY_NBYTES, MAX_INFLATION
-from shardvar.records import frozen_dataclass
+from shardvar.records import frozen
 from shardvar.wire.damage import (
     WRITE_AGAIN,
     distrusted,
@@ -106,7 +106,7 @@ class Member(NamedTuple):
     start: int  # the first byte of its local header, in bytes of the archive
 
 
-@frozen_dataclass
+@frozen
 class DirectoryPlace:
     """The place of the central directory."""
 

@@ -46,7 +46,7 @@ def test_classes_are_those_of_the_standard_library(
     """Equality, hashes, texts, fields and guards."""
     made: list[type] = []
     every = {"frozen": frozen, "slots": True, **options}
-    own = partial(records.frozen_dataclass, **options)
+    own = partial(records.frozen, **options)
     for decorate in (
         partial(dataclasses.dataclass, **every),
         own if frozen else partial(records.dataclass, **every),

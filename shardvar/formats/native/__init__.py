@@ -60,7 +60,7 @@ from shardvar.layout.dtypes import ITEMSIZES, NAMES, Ints
 from shardvar.limits import MAX_BLOCK_NBYTES, MAX_FILES
 from shardvar.planning.index import Metadata, References
 from shardvar.planning.slices import Assignment, Capabilities, check_holds
-from shardvar.records import frozen_dataclass, replace
+from shardvar.records import frozen, replace
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import Storage
 from shardvar.wire.digests import check_digests_fit
@@ -90,14 +90,14 @@ _OTHER = "x"
 """Appended to a generation whose name is taken."""
 
 
-@frozen_dataclass
+@frozen
 class NativeWriter(FileWriter):
     """The checksums of a data file; its payloads have no frame."""
 
     run_nbytes = RUN_NBYTES
 
 
-@frozen_dataclass(eq=False, kw_only=True)
+@frozen(eq=False, kw_only=True)
 class NativeSink(SetSink):
     keys: Sequence[bytes]
     """[n] the keys of the assignment's tensors, as they are stored."""
@@ -285,7 +285,7 @@ def plan_places(assignment: Assignment) -> tuple[Ints, Ints]:
     return np.minimum(start, sizes[file]), sizes
 
 
-@frozen_dataclass
+@frozen
 class NativeFormat(SharedFormat):
     """The native format; its methods name a checkpoint by its prefix."""
 

@@ -38,7 +38,7 @@ from shardvar.planning.index import (
     of_tensors,
 )
 from shardvar.planning.slices import Assignment, SliceTable, TensorTable
-from shardvar.records import frozen_dataclass, replace
+from shardvar.records import entity, frozen, replace
 from shardvar.wire.block_file import (
     INDEX_VERSION,
     NAMED_VERSION,
@@ -70,7 +70,7 @@ RUN_NBYTES = 1 << 18
 """The run of this writer: a slice reads at most half a MiB more, 4 bytes guard 256 KiB."""
 
 
-@frozen_dataclass(eq=False)
+@entity
 class Overview:
     metadata: Metadata
     generation: str
@@ -212,7 +212,7 @@ def decode_text(octets: bytes) -> str:
 # (``planning``).
 
 
-@frozen_dataclass(eq=False)
+@entity
 class Entries:
     first_key: bytes
     last_key: bytes
@@ -397,7 +397,7 @@ _Violation = tuple[npt.NDArray[np.bool], Callable[[int], CheckpointError]]
 """[m] the entries that break a law, and the error of one of them."""
 
 
-@frozen_dataclass
+@frozen
 class _Laws:
     """The laws for each entry of a block: possible sizes, and a payload within its file."""
 

@@ -54,7 +54,7 @@ from shardvar.formats.native.names import (
 from shardvar.limits import MAX_BLOCK_NBYTES
 from shardvar.pictures.words import named
 from shardvar.planning.index import References
-from shardvar.records import frozen_dataclass
+from shardvar.records import frozen
 from shardvar.storage.concurrency import as_answered
 from shardvar.storage.protocol import Storage
 from shardvar.wire.block_file import open_block_file
@@ -63,7 +63,7 @@ from shardvar.wire.damage import invalid
 from shardvar.wire.strict_json import parse_json
 
 
-@frozen_dataclass
+@frozen
 class Needs:
     files: Mapping[str, frozenset[str]]
     """The files by the prefix of the checkpoint or save that needs them."""

@@ -45,7 +45,7 @@ from shardvar.planning.index import (
     find_shared,
     unknown_key,
 )
-from shardvar.records import field, frozen_dataclass
+from shardvar.records import entity, field
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.block_file import BlockFile, open_block_file
 from shardvar.wire.crc import CRC32C
@@ -55,7 +55,7 @@ _KEPT_BLOCKS = 16
 """Decoded blocks that are kept: as in an index of some 40,000 entries, about 16 MiB."""
 
 
-@frozen_dataclass(eq=False)
+@entity
 class NativeIndex:
     """The index of an open checkpoint; safe to use from several threads."""
 
@@ -196,7 +196,7 @@ def _stored(key: str) -> bytes | None:
         return None
 
 
-@frozen_dataclass(eq=False)
+@entity
 class NativeSource(FileSource):
     storage: Storage
     prefix: str

@@ -22,7 +22,7 @@ from shardvar.formats.protocol import FileChecksums, FileWriter, Format, NewChec
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.index import OBJECTS
 from shardvar.planning.slices import Capabilities, SliceTable, TensorTable
-from shardvar.records import frozen_dataclass
+from shardvar.records import frozen
 from shardvar.storage.protocol import Storage
 from shardvar.wire.crc import CRC32
 from shardvar.wire.npy import NPY_DTYPES, build_preamble
@@ -56,7 +56,7 @@ _LEADS_OUT = r"(?s)[/\\]|[A-Za-z]:[/\\]|(?:.*[/\\])?\.\.[/\\]"
 """The beginning of a name that would be unpacked outside the directory of the archive."""
 
 
-@frozen_dataclass
+@frozen
 class NpzWriter(FileWriter):
     objects: bytes = b""
     """The document of the objects, which is the last array; empty without objects."""
@@ -109,7 +109,7 @@ def _members(slices: SliceTable) -> Iterator[tuple[bytes, bytes]]:
         )
 
 
-@frozen_dataclass
+@frozen
 class NpzFormat(Format):
     """npz: one zip archive of arrays."""
 

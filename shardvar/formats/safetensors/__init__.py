@@ -57,14 +57,14 @@ from shardvar.formats.unfinished import share_files, share_prefix
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.index import OBJECTS
 from shardvar.planning.slices import Capabilities, SliceTable, check_holds
-from shardvar.records import field, frozen_dataclass
+from shardvar.records import field, frozen
 from shardvar.storage.concurrency import without_collection
 from shardvar.storage.protocol import Storage
 from shardvar.wire.digests import DIGESTS, encode_digests
 from shardvar.wire.safetensors_header import DTYPES_IN_ORDER, SAFETENSORS_DTYPES, build_header
 
 
-@frozen_dataclass
+@frozen
 class SafetensorsWriter(FileWriter):
     """The frame of a file: its header. The format has no checksums."""
 
@@ -79,7 +79,7 @@ class SafetensorsWriter(FileWriter):
         return [(0, build_header(_rows(slices), self.metadata))]
 
 
-@frozen_dataclass(eq=False, kw_only=True)
+@frozen(eq=False, kw_only=True)
 class SafetensorsSink(SetSink):
     writer: SafetensorsWriter = field()
     prefix: str
@@ -217,7 +217,7 @@ CAPABILITIES = Capabilities(
 _DIGITS = 5
 
 
-@frozen_dataclass
+@frozen
 class SafetensorsFormat(SharedFormat):
     """safetensors: one file, or a set of files with an index."""
 
@@ -259,7 +259,7 @@ def _check_is_own(name: str) -> None:
         raise UnsupportedError(cause, "Choose another name, such as model.safetensors.")
 
 
-@frozen_dataclass
+@frozen
 class PublishedFormat(SafetensorsFormat):
     """Files of a delta of another program, which are only written."""
 
@@ -280,7 +280,7 @@ class PublishedFormat(SafetensorsFormat):
         return _IndexedSink(**values, file=file, content=self.index(file))
 
 
-@frozen_dataclass(eq=False, kw_only=True)
+@frozen(eq=False, kw_only=True)
 class _IndexedSink(SafetensorsSink):
     file: str
     """The final name of the file."""

@@ -78,7 +78,7 @@ from shardvar.planning.index import (
     find_shared,
 )
 from shardvar.planning.slices import Capabilities, SliceTable, check_holds
-from shardvar.records import field, frozen_dataclass, replace
+from shardvar.records import entity, field, frozen, replace
 from shardvar.storage.concurrency import without_collection
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire import strings
@@ -116,7 +116,7 @@ Joined = dict[_Place, Ints]
 _MOST_KEPT = 8
 
 
-@frozen_dataclass
+@frozen
 class MadePayloads:
     """Payloads that are made whole and read by blocks; each is kept until its last byte is read."""
 
@@ -259,7 +259,7 @@ def _find_guards(faults: "_FaultFinder", crc: Ints) -> dict[tuple[int, int, int]
     return guards
 
 
-@frozen_dataclass(eq=False)
+@entity
 class _FaultFinder:
     """The keys that cannot be read, collected law by law."""
 
@@ -349,7 +349,7 @@ _UNITS = {"qint16": 2, "quint16": 2, "qint32": 4}
 """Bytes of an element, for dtypes that NumPy does not have."""
 
 
-@frozen_dataclass(eq=False)
+@entity
 class BundleSource(FileSource):
     storage: Storage
     prefix: str
@@ -498,7 +498,7 @@ CAPABILITIES = Capabilities(
 # the old one.
 
 
-@frozen_dataclass
+@frozen
 class BundleWriter(FileWriter):
     """The checksums of a data file; its payloads have no frame."""
 
@@ -506,7 +506,7 @@ class BundleWriter(FileWriter):
         return _checksum(dtype, count, payload)
 
 
-@frozen_dataclass(eq=False, kw_only=True)
+@frozen(eq=False, kw_only=True)
 class BundleSink(SetSink):
     keys: list[bytes]  # [n] the tensors' names as they are stored
 
@@ -599,7 +599,7 @@ def unnamed_files(prefix: str, names: Sequence[str], finals: Sequence[str]) -> l
     return [*old, *asides, *share_files(names, share_prefix(prefix, "tensorflow"))]
 
 
-@frozen_dataclass
+@frozen
 class TensorFlowFormat(SharedFormat):
     """TensorFlow's V2 format; its methods name a checkpoint by its prefix."""
 

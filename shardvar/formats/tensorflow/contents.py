@@ -37,7 +37,7 @@ from shardvar.formats.unfinished import unfinished_files
 from shardvar.layout.dtypes import ITEMSIZES, Ints, code
 from shardvar.limits import MAX_KEY_NBYTES, MAX_NBYTES, MAX_RANK
 from shardvar.planning.slices import SliceTable, TensorTable, pad
-from shardvar.records import field, frozen_dataclass
+from shardvar.records import field, frozen
 from shardvar.storage.concurrency import as_answered
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import (
@@ -205,7 +205,7 @@ Extents = tuple[tuple[int, int], ...]
 """(start, length) of a slice on every axis; the length may be ``WHOLE_AXIS``."""
 
 
-@frozen_dataclass
+@frozen
 class BundleHeader:
     num_shards: int
     """The count in the names of the data files."""
@@ -458,7 +458,7 @@ _SlicePart = tuple[int, tuple[int, ...], tuple[int, ...]]
 SliceParts = list[_SlicePart]
 
 
-@frozen_dataclass
+@frozen
 class BundleContents:
     file: ReadableFile
     """The file, kept open so that the file system cannot give its identity to another file."""
@@ -473,7 +473,7 @@ class BundleContents:
         return self.file.name
 
 
-@frozen_dataclass
+@frozen
 class BundleTensors:
     rows: list[int] = field(default_factory=list)
     """The rows that are tensors."""

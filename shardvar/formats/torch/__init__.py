@@ -64,7 +64,7 @@ from shardvar.layout.dtypes import NAMES, Ints
 from shardvar.limits import MAX_METADATA_NBYTES, MAX_RANK
 from shardvar.planning.index import Metadata
 from shardvar.planning.slices import Capabilities, SliceTable, check_holds
-from shardvar.records import frozen_dataclass, replace
+from shardvar.records import entity, frozen, replace
 from shardvar.storage.protocol import Storage
 from shardvar.wire.opcode_writer import Call, Instance, LazyDict, build_pickle
 from shardvar.wire.plain import SIZE, Global
@@ -73,7 +73,7 @@ _VERSION = "1.0.0"
 _CONTIGUOUS = 0  # The number of C order among torch's memory formats
 
 
-@frozen_dataclass(eq=False)
+@entity
 class ItemTable:
     slices: SliceTable  # [m] the slices of tensors
     file: Ints  # [m] the number of the file of each
@@ -178,7 +178,7 @@ _OWN = re.compile(
 """The files of a folder that belong to its distributed checkpoint, apart from the index."""
 
 
-@frozen_dataclass
+@frozen
 class DcpWriter(ArchiveWriter):
     def frame(
         self, slices: SliceTable, start: Ints, checksums: FileChecksums
@@ -193,7 +193,7 @@ class DcpWriter(ArchiveWriter):
         yield position, tail
 
 
-@frozen_dataclass(eq=False, kw_only=True)
+@frozen(eq=False, kw_only=True)
 class DcpSink(SetSink):
     about: Metadata  # The metadata, with the items of the objects that are carried
     item: tuple[Ints, Ints]  # [m] the first byte of each item in its file, and its size
@@ -262,7 +262,7 @@ CAPABILITIES = Capabilities(
 its offset."""
 
 
-@frozen_dataclass
+@frozen
 class TorchFormat(SharedFormat):
     """torch.distributed.checkpoint: a folder with an index and files of items."""
 

@@ -65,7 +65,7 @@ from shardvar.formats.torch.values import STORAGES, UNTYPED_STORAGE, pickled_of,
 from shardvar.layout.dtypes import ITEMSIZES, code
 from shardvar.limits import MAX_ARRAYS_NBYTES, MAX_PICKLE_NBYTES
 from shardvar.planning.index import NO_CHECKSUM
-from shardvar.records import dataclass, field, frozen_dataclass
+from shardvar.records import dataclass, field, frozen
 from shardvar.storage.protocol import ReadableFile
 from shardvar.wire.crc import CRC32
 from shardvar.wire.damage import (
@@ -112,7 +112,7 @@ _USUAL_FLAGS = FLAG_STREAMED | FLAG_UTF8
 Read = Callable[[int, int], bytes]
 
 
-@frozen_dataclass
+@frozen
 class Record:
     start: int
     nbytes: int
@@ -171,7 +171,7 @@ class LostRecord:
         return self.start
 
 
-@frozen_dataclass
+@frozen
 class Archive:
     read: Read
     start: int  # The first byte of the archive, in bytes of the file
@@ -381,7 +381,7 @@ _LOCAL_CRC, _CENTRAL_CRC = 14, 16
 _ELEMENTS = b"archive/data/0"  # The name of the record of the elements
 
 
-@frozen_dataclass
+@frozen
 class ItemFrame:
     """The bytes before and behind the elements, each without four bytes of CRC."""
 
@@ -444,7 +444,7 @@ _VERSION = 1001
 _FIRST_NBYTES = 1 << 16  # Bytes that are read first; of a large file the pickles usually have fewer
 
 
-@frozen_dataclass
+@frozen
 class OldFile:
     records: dict[str, Record]
     root: Any

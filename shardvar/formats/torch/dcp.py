@@ -71,7 +71,7 @@ from shardvar.layout.dtypes import STRING, Ints, code
 from shardvar.limits import MAX_METADATA_NBYTES, MAX_NBYTES, MAX_RANK
 from shardvar.planning.index import NO_CHECKSUM, Metadata
 from shardvar.planning.slices import SliceTable, TensorTable
-from shardvar.records import dataclass, field, frozen_dataclass
+from shardvar.records import dataclass, entity, field
 from shardvar.storage.concurrency import do_all, without_collection
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import (
@@ -614,7 +614,7 @@ def _source(storage: Storage, items: Items) -> TorchSource:
     return _DcpSource(index, data, held.views, held.payloads, storage, held, remarks)
 
 
-@frozen_dataclass(eq=False)
+@entity
 class _DcpSource(TorchSource):
     index: DeferredIndex = field()
     storage: Storage

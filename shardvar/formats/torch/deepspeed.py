@@ -80,7 +80,7 @@ from shardvar.layout.region import regions_of_range
 from shardvar.limits import MAX_NBYTES, MAX_RANK
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM
-from shardvar.records import frozen_dataclass
+from shardvar.records import frozen
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import WRITE_AGAIN, badly_written, distrusted, invalid
@@ -194,7 +194,7 @@ def _add_run(
 # --- Flat vectors
 
 
-@frozen_dataclass
+@frozen
 class _Vector:
     file: int
     view: TensorView

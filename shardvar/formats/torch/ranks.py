@@ -59,7 +59,7 @@ from shardvar.formats.torch.state_dict import unpickle
 from shardvar.limits import MAX_NAMED, MAX_NBYTES
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM
-from shardvar.records import frozen_dataclass, replace
+from shardvar.records import frozen, replace
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import WRITE_AGAIN, distrusted, invalid
@@ -95,7 +95,7 @@ class RankLeaves(NamedTuple):
     is_guarded: bool
 
 
-@frozen_dataclass
+@frozen
 class RankFile:
     rank: int
     read: Callable[[DataFiles, int, int], RankLeaves]
@@ -485,7 +485,7 @@ class _Cut(NamedTuple):
     stacked: tuple[_Stacked, ...]
 
 
-@frozen_dataclass
+@frozen
 class _Llama:
     """A model in parts, one a rank."""
 

@@ -81,7 +81,7 @@ from shardvar.layout.dtypes import Ints, dtype_name
 from shardvar.limits import MAX_PICKLE_NBYTES
 from shardvar.pictures.words import named
 from shardvar.planning.slices import Capabilities, SliceTable, TensorTable, check_holds
-from shardvar.records import field, frozen_dataclass
+from shardvar.records import field, frozen
 from shardvar.storage.exchange import FolderBeside
 from shardvar.storage.local import LocalStorage
 from shardvar.storage.protocol import ReadableFile, Storage
@@ -119,7 +119,7 @@ def _parts_of(key: str) -> tuple[str, str]:
     return name, state
 
 
-@frozen_dataclass
+@frozen
 class UniversalPlan:
     run: Mapping[str, Any]
     """The content of ``zero/optimizer_state.pt``, without a step that is a tensor."""
@@ -276,7 +276,7 @@ _OWN = re.compile(rf"{UNIVERSAL}/(?:[^/]+/[^/]+|optimizer_state)\.pt", re.DOTALL
 _ASIDE = r"universal-\d+"
 
 
-@frozen_dataclass
+@frozen
 class UniversalWriter(ArchiveWriter):
     run: Mapping[str, Any]  # The content of ``zero/optimizer_state.pt``, without the step
 
@@ -301,7 +301,7 @@ class UniversalWriter(ArchiveWriter):
         return records_of(build_pickle(value), [int(slices.nbytes[row])])
 
 
-@frozen_dataclass(eq=False, kw_only=True)
+@frozen(eq=False, kw_only=True)
 class UniversalSink(FolderSink):
     def own(self, folder: str) -> set[str]:
         storage = LocalStorage(folder)
@@ -338,7 +338,7 @@ _FOLDER_CAPABILITIES = Capabilities(
 """Whole tensors of the dtypes that torch has, each in a file."""
 
 
-@frozen_dataclass
+@frozen
 class UniversalFormat(Format):
     """A Universal Checkpoint of DeepSpeed, which is written under this name and read as ``pt``."""
 
@@ -483,7 +483,7 @@ def _begins_as_saved(storage: Storage, name: str, pickles: tuple[bytes, ...]) ->
     return look_into(storage, name, look, False)
 
 
-@frozen_dataclass
+@frozen
 class SavedWriter(ArchiveWriter):
     objects: Mapping[str, Any]
     """The objects in addition to the tensors, as ``build_pickle`` takes them."""
@@ -559,7 +559,7 @@ CAPABILITIES = Capabilities(
 """Whole tensors of the dtypes that torch has, in one file."""
 
 
-@frozen_dataclass
+@frozen
 class SavedFormat(Format):
     """torch.save: a file; a set of files with an index, or of all ranks, which is only read."""
 

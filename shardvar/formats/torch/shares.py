@@ -59,7 +59,7 @@ from shardvar.formats.torch.values import (
     unwrapped,
 )
 from shardvar.limits import MAX_NBYTES, MAX_RANK
-from shardvar.records import frozen_dataclass
+from shardvar.records import frozen
 from shardvar.wire.damage import WRITE_AGAIN, badly_written, invalid
 from shardvar.wire.plain import Global, Node
 
@@ -69,7 +69,7 @@ Runs = list[tuple[int, int]]
 _MAX_RUNS = 1 << 8  # The most ranges of a device along an axis: the parts of tensor parallelism
 
 
-@frozen_dataclass
+@frozen
 class Placement:
     """The placement of one axis of a mesh."""
 
@@ -77,14 +77,14 @@ class Placement:
     split_factor: int | None = None  # The split factor of a strided shard; None for a plain one
 
 
-@frozen_dataclass
+@frozen
 class DeviceRegion:
     offset: tuple[int, ...]  # Its first indices, in the coordinates of the whole tensor
     shape: tuple[int, ...]
     inner: tuple[int, ...]  # Its first indices in the tensor that the device keeps
 
 
-@frozen_dataclass
+@frozen
 class Spread:
     """A tensor that is spread over a mesh, seen from one device."""
 
@@ -190,7 +190,7 @@ _GATHER = "Save it as a plain tensor: `tensor.full_tensor()`."
 ViewOf = Callable[[StoredTensor], TensorView]
 
 
-@frozen_dataclass
+@frozen
 class Share:
     dtype: str
     shape: tuple[int, ...]  # The full shape

@@ -76,7 +76,7 @@ from shardvar.limits import MAX_PICKLE_NBYTES, MAX_VIEW_EXPANSION
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Index
 from shardvar.planning.slices import SliceTable, TensorTable
-from shardvar.records import dataclass, field, frozen_dataclass, replace
+from shardvar.records import dataclass, entity, field, frozen, replace
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import ReadableFile
 from shardvar.wire.crc import CRC32
@@ -85,7 +85,7 @@ from shardvar.wire.plain import Node, encode_value
 from shardvar.wire.zip import CENTRAL, CENTRAL_MAGIC
 
 
-@frozen_dataclass(eq=False)
+@entity
 class HeldRecord:
     """The elements of an array of NumPy, which were compared with their pickle."""
 
@@ -105,7 +105,7 @@ class HeldRecord:
 AnyRecord = Record | UnplacedRecord | LostRecord | HeldRecord
 
 
-@frozen_dataclass
+@frozen
 class TensorView:
     tensor: StoredTensor
     record: AnyRecord
@@ -177,7 +177,7 @@ def view_of(
     return TensorView(tensor, record, is_big_endian)
 
 
-@frozen_dataclass
+@frozen
 class StoredObject:
     payload: bytes  # Its literal, as a string tensor without axes
     encoding: bytes  # Its encoding (``wire.plain``)
@@ -235,7 +235,7 @@ _CRC_START, _CRC_STOP, _LOCAL_CRC_START = 16, 20, 14
 Kind = tuple[str, tuple[int, ...]]
 
 
-@frozen_dataclass
+@frozen
 class _Template:
     """The frame of a tensor; offsets count from the beginning of the item."""
 
@@ -399,7 +399,7 @@ _NEAR_NBYTES = WINDOW_NBYTES // 4  # Local headers within so many bytes are read
 _GROUP_NBYTES = 1 << 22  # The bytes of a file whose local headers one thread reads
 
 
-@frozen_dataclass
+@frozen
 class Stored:
     """A slice of a tensor in a file, or an object."""
 
@@ -414,7 +414,7 @@ class Stored:
         return cls(file, view, (0,) * len(shape), shape)
 
 
-@frozen_dataclass(eq=False)
+@entity
 class PlaceReader:
     """The slices of a checkpoint, and the local headers in front of their elements."""
 
@@ -528,7 +528,7 @@ def begin_of(record: AnyRecord) -> int:
     return record.header if isinstance(record, UnplacedRecord | LostRecord) else record.start
 
 
-@frozen_dataclass(eq=False)
+@entity
 class TorchSource(FileSource):
     """An open checkpoint; ``start`` of an entry that is not plain numbers a view or a payload."""
 
@@ -579,7 +579,7 @@ class _Extent(NamedTuple):
 _Place = tuple[int, AnyRecord]
 
 
-@frozen_dataclass(eq=False)
+@entity
 class SavedSource(TorchSource):
     """Open files of ``torch.save``."""
 

@@ -50,7 +50,7 @@ from shardvar.formats.torch.values import (
     plain_of,
     unsupported,
 )
-from shardvar.records import frozen_dataclass
+from shardvar.records import entity
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import (
     LEGACY_MAGIC,
@@ -68,7 +68,7 @@ _SAVE_AGAIN = "Write it again: `torch.save(torch.load(path, weights_only=True), 
 _SAVE_STATE = "Save its state dict: `torch.save(torch.jit.load(path).state_dict(), other_path)`."
 
 
-@frozen_dataclass(eq=False)
+@entity
 class Unpickled:
     """The values of a file, as inert nodes, and the archive that has their storages."""
 

@@ -50,7 +50,7 @@ from shardvar.errors import (
 from shardvar.formats.leaves import is_generator_state
 from shardvar.layout.dtypes import ITEMSIZES, NAMES, TORCH_ONLY, code
 from shardvar.limits import MAX_NBYTES, MAX_RANK
-from shardvar.records import dataclass, frozen_dataclass
+from shardvar.records import dataclass, frozen
 from shardvar.wire.damage import WRITE_AGAIN, badly_written, distrusted
 from shardvar.wire.opcode_writer import Call, Instance
 from shardvar.wire.plain import (
@@ -177,7 +177,7 @@ def strides_in_c_order(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
-@frozen_dataclass
+@frozen
 class StoredTensor:
     """A tensor as a view of a record; offset, shape and strides count elements."""
 
@@ -235,7 +235,7 @@ class StoredTensor:
         return self.offset * itemsize, (last + 1) * itemsize
 
 
-@frozen_dataclass
+@frozen
 class PickledArray(StoredTensor):
     """An array of NumPy, which has its elements in the pickle instead of a record."""
 

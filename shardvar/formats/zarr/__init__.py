@@ -58,7 +58,7 @@ from shardvar.formats.zarr.source import Decoder, ZarrSource
 from shardvar.limits import MAX_TREE_NBYTES
 from shardvar.planning.index import Metadata
 from shardvar.planning.slices import Capabilities, grid_steps
-from shardvar.records import frozen_dataclass
+from shardvar.records import frozen
 from shardvar.storage.concurrency import as_answered
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import invalid
@@ -331,7 +331,7 @@ def compare_repeated(
             yield Finding(each.document, cause, True)
 
 
-@frozen_dataclass
+@frozen
 class ZarrFormat(Format):
     """Zarr of version 2 or 3: a folder with a group, or with one array. Version 3 is written."""
 

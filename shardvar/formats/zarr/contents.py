@@ -41,7 +41,7 @@ from shardvar.limits import (
 )
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex
 from shardvar.planning.slices import SliceTable, TensorTable, widen
-from shardvar.records import dataclass, field, frozen_dataclass, replace
+from shardvar.records import dataclass, entity, field, frozen, replace
 from shardvar.storage.concurrency import do_all
 from shardvar.wire.crc import CRC32C
 from shardvar.wire.damage import corrupt, distrusted, incomplete, past_limit
@@ -66,7 +66,7 @@ _ORDER = (1 << 31) - 1
 of degree 31."""
 
 
-@frozen_dataclass(eq=False)
+@entity
 class ChunkIndex(TableIndex):
     """A table of contents that reads checksums on demand, from any thread."""
 
@@ -170,7 +170,7 @@ DOCUMENTS = {2: ".zarray", 3: "zarr.json"}
 _OWN = {".zarray", ".zattrs", ".zgroup", ".zmetadata", "zarr.json"}
 
 
-@frozen_dataclass
+@frozen
 class Description:
     key: str
     path: str
@@ -188,7 +188,7 @@ class Description:
         return f"{self.path}/{name}".removeprefix("/")
 
 
-@frozen_dataclass(eq=False)
+@entity
 class Chunks:
     description: Description
     metadata: ArrayMetadata

@@ -30,7 +30,7 @@ from shardvar.formats.zarr.sink import CHUNK
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints
 from shardvar.limits import MAX_PAYLOAD_EXPANSION
 from shardvar.planning.slices import Assignment, grid_steps
-from shardvar.records import frozen_dataclass
+from shardvar.records import entity
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import distrusted, invalid, malformed, past_limit
 from shardvar.wire.ocdbt import (
@@ -61,7 +61,7 @@ _FILE = "The file of the database"
 _FREE_NBYTES = 1 << 20
 
 
-@frozen_dataclass(eq=False)
+@entity
 class DatabaseValues:
     names: list[str]
     """[n] the keys, sorted."""
@@ -242,7 +242,7 @@ PROCESS = "ocdbt.process_0"
 """The folder that Orbax makes for its first process."""
 
 
-@frozen_dataclass(eq=False)
+@entity
 class Database:
     assignment: Assignment
     """The chunks, and the data file of each."""

@@ -23,7 +23,7 @@ from shardvar.formats.files import ATTEMPTS, DataFiles, FileSource, open_below
 from shardvar.formats.unfinished import JOURNAL_ENDING
 from shardvar.layout.dtypes import Ints
 from shardvar.limits import MAX_TREE_NBYTES
-from shardvar.records import dataclass, field, frozen_dataclass
+from shardvar.records import dataclass, field, frozen
 from shardvar.storage.concurrency import as_answered, do_all
 from shardvar.storage.protocol import FileStatus, ReadableFile, Storage, Traits
 from shardvar.wire.damage import distrusted, past_limit
@@ -162,7 +162,7 @@ def folders_above(keys: Iterable[str]) -> list[str]:
 Opened = TypeVar("Opened", bound=FileSource)
 
 
-@frozen_dataclass
+@frozen
 class PathListing:
     names: Sequence[str]
     """The paths of all files, or the keys of the database, sorted."""
@@ -184,7 +184,7 @@ class PathListing:
         return range(bisect_left(self.names, f"{path}/"), bisect_left(self.names, f"{path}0"))
 
 
-@frozen_dataclass
+@frozen
 class Tree:
     """A folder at one moment; refuses files that were replaced since, also in folders below."""
 

@@ -69,7 +69,7 @@ from shardvar.formats.zarr.source import Decoder, ZarrSource
 from shardvar.limits import MAX_TREE_NBYTES
 from shardvar.planning.index import KEY_IMPL, Metadata
 from shardvar.planning.slices import Capabilities, SliceTable, grid_steps
-from shardvar.records import field, frozen_dataclass, replace
+from shardvar.records import entity, field, frozen, replace
 from shardvar.storage.protocol import Storage
 from shardvar.wire import strings
 from shardvar.wire.damage import check_key_nbytes, invalid, past_limit
@@ -93,7 +93,7 @@ _EMPTY = ("None", "Dict", "List", "Tuple", "NamedTuple")
 _STRING = "string"
 
 
-@frozen_dataclass
+@frozen
 class PyTree:
     arrays: list[str]
     """The keys of arrays."""
@@ -269,7 +269,7 @@ _HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheck
 """The part of Orbax that writes such a checkpoint, and restores it."""
 
 
-@frozen_dataclass
+@frozen
 class OrbaxFormat(Format):
     name: str = "orbax"
     capabilities: Capabilities = CAPABILITIES
@@ -420,7 +420,7 @@ def _read_orbax(tree: Tree) -> "OrbaxSource":
     return OrbaxSource(index, data, contents, decoder, tree)
 
 
-@frozen_dataclass(eq=False)
+@entity
 class OrbaxSource(ZarrSource):
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes]:
         texts = {

@@ -41,7 +41,7 @@ from shardvar.formats.zarr.files import (
 from shardvar.layout.dtypes import ITEMSIZES, Ints, code
 from shardvar.limits import MAX_TREE_NBYTES
 from shardvar.planning.slices import Assignment, SliceTable, are_grids, check_holds, grid_steps
-from shardvar.records import frozen_dataclass
+from shardvar.records import frozen
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.exchange import FolderBeside, sync_all
 from shardvar.storage.local import LocalStorage
@@ -152,7 +152,7 @@ _PADDING = bytes(1 << 20)
 _DESCRIPTIONS = {"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"}
 
 
-@frozen_dataclass
+@frozen
 class ChunkWriter(FileWriter):
     """The frame of a chunk: zeros where it reaches out of its array, and its checksum."""
 
@@ -193,7 +193,7 @@ class ChunkWriter(FileWriter):
                 yield place + end, crc.to_bytes(4, "little")
 
 
-@frozen_dataclass(eq=False, kw_only=True)
+@frozen(eq=False, kw_only=True)
 class ArraysSink(FolderSink):
     index: str
     content: bytes

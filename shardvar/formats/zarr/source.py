@@ -36,7 +36,7 @@ from shardvar.formats.zarr.contents import ArrayContents, ChunkIndex, Chunks
 from shardvar.formats.zarr.files import Tree, read_ranges
 from shardvar.layout.dtypes import Array, Ints, numpy_dtype
 from shardvar.planning.index import EntryTable
-from shardvar.records import dataclass, field, frozen_dataclass
+from shardvar.records import dataclass, entity, field, frozen
 from shardvar.storage.protocol import Storage
 from shardvar.wire.crc import CRC32C
 from shardvar.wire.damage import corrupt, decoding, malformed
@@ -84,14 +84,14 @@ def _tensorstore() -> Any:
         return _loaded["module"]
 
 
-@frozen_dataclass
+@frozen
 class StoredChunk:
     """The bytes of a chunk, for TensorStore."""
 
     array: Any  # with no other chunk
 
 
-@frozen_dataclass
+@frozen
 class Decoder:
     storage: Storage
     takes_bytes: bool
@@ -300,7 +300,7 @@ _KEPT_BANDS = 2
 """Bands that are kept once they were asked for, and chunks with inner ones whose bytes are held."""
 
 
-@frozen_dataclass(eq=False)
+@entity
 class ZarrSource(FileSource):
     index: ChunkIndex = field()
     """The table of contents; ``start`` of an entry that is not plain is its number."""

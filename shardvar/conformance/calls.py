@@ -21,9 +21,6 @@ from shardvar.conformance.adapter import load_adapter
 from shardvar.layout.dtypes import Array
 from shardvar.testing.compare import difference
 
-REFUSED = object()
-"""The result of ``attempt`` for a call that raised."""
-
 LONG = 24
 """The most elements of an array that are written out; a longer one is an expression."""
 
@@ -50,6 +47,10 @@ class NotClaimed(Exception):
 
 class Panic(Exception):
     """The adapter raised a ``BaseException`` that is not an ``Exception``."""
+
+
+class KeptByRefusal(Exception):
+    """The adapter refused what a rule lets it refuse, so that the case keeps the rule."""
 
 
 class Calls:
@@ -79,25 +80,27 @@ class Calls:
 
     def refuses(self, name: str, *arguments: Any) -> None:
         """Call a method that must raise; ``Broken`` where it returns."""
-        if self.attempt(name, *arguments) is not REFUSED:
+        if not self.has_refused(name, *arguments):
             raise Broken(f"It returned {text(self._returned)}.", "It must raise an exception.")
 
-    def gives_or_refuses(self, must: Any, name: str, *arguments: Any) -> None:
-        """Call a method that may raise; ``Broken`` where it gives anything but this array."""
-        came = self.attempt(name, *arguments)
-        if came is not REFUSED:
-            expect_equal(came, must)
+    def has_refused(self, name: str, *arguments: Any) -> bool:
+        """Call a method that may raise, and return True if it did."""
+        try:
+            self.attempt(name, *arguments)
+        except KeptByRefusal:
+            return True
+        return False
 
     def attempt(self, name: str, *arguments: Any) -> Any:
-        """Return the answer of a method that may raise, or ``REFUSED``. A process that died has not refused."""
+        """Return the answer of a method; ``KeptByRefusal`` where it raises. A process that died has not refused."""
         try:
             return self._call(name, *arguments)
         # Both are Exceptions, and neither is a refusal: the case was declined, or the process is
         # gone.
         except (NotClaimed, ProcessDied):
             raise
-        except Exception:  # noqa: BLE001 - which exception it is, is the implementation's business
-            return REFUSED
+        except Exception as error:  # which exception it is, is the implementation's business
+            raise KeptByRefusal from error
 
     def _call(self, name: str, *arguments: Any) -> Any:
         call = f"adapter.{name}({', '.join(self._named(argument) for argument in arguments)})"

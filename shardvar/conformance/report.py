@@ -17,6 +17,7 @@ pass. With ``sometimes`` both are ``broken in some runs``.
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from html import escape
@@ -30,7 +31,7 @@ from hypothesis.strategies import SearchStrategy, lists
 
 import shardvar
 from shardvar.conformance.adapter import methods_of, strangers_of
-from shardvar.conformance.calls import Broken, Calls, NotClaimed, ProcessDied
+from shardvar.conformance.calls import Broken, Calls, KeptByRefusal, NotClaimed, ProcessDied
 from shardvar.conformance.rules import LEVELS, Rule, rules_of
 from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import Array
@@ -179,7 +180,8 @@ def _check(rule: Rule, adapter: Any, found: _Findings, case: Any) -> None:
     """Judge one case; raise what the rule raised where it is broken."""
     calls = Calls(adapter)
     try:
-        rule.check(calls, case)
+        with suppress(KeptByRefusal):
+            rule.check(calls, case)
     except NotClaimed as error:
         found.refused += 1
         found.reasons[str(error)] = None

@@ -1,7 +1,8 @@
 """Adapters of real implementations: ``shardvar.conformance.adapters.NAME:Adapter``.
 
-``Trainings`` has the methods that the adapters of frameworks share: a training is begun, stepped,
-written and loaded in the way of each framework, and these steps are put together here.
+``Trainings`` and ``Placed`` have the methods that the adapters of frameworks share: a training is
+begun, stepped, written and loaded, and a layout is made, in the way of each framework, and these steps
+are put together here.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,18 +13,25 @@ import numpy as np
 from shardvar.layout.dtypes import Array
 from shardvar.spec.partitions import intervals
 
-CountOrSizes = int | Sequence[int]
+Extents = Sequence[int]
+"""A shape, a number of parts or of devices along each axis, or the rows of each shard."""
+Parts = list[Array]
+"""The array of each shard, or of each device."""
+Tensors = Mapping[str, Array]
+Placements = Sequence[Any]
+"""The placement on each axis of a mesh, or the names of a spec for each axis of a tensor."""
+CountOrSizes = int | Extents
 """A number of shards, or the rows of each."""
 GradientArrays = Array | tuple[Array, Array]
 GradientSteps = Sequence[Mapping[str, GradientArrays]]
-SlotArrays = dict[str, list[Array]]
+SlotArrays = dict[str, Parts]
 
 
 class Trainings:
     """Levels 5 and 10 by six methods of a framework; a training is any object that it makes."""
 
     create: Callable[..., Any]
-    shards: Callable[..., list[Array]]
+    shards: Callable[..., Parts]
     _begin: Callable[..., Any]
     """Of a kind, variables and the values that they had before their layout."""
     _train: Callable[..., None]
@@ -37,7 +45,7 @@ class Trainings:
         shards = self.shards(self.create(np.zeros(length, np.int8), num_shards))
         return intervals([len(shard) for shard in shards])
 
-    def _laid_out(self, values: Mapping[str, Array], layout: CountOrSizes) -> dict[str, Any]:
+    def _laid_out(self, values: Tensors, layout: CountOrSizes) -> dict[str, Any]:
         create = self.create if isinstance(layout, int) else getattr(self, "create_uneven", None)
         if create is None:
             raise NotImplementedError("shards of given sizes")
@@ -64,7 +72,7 @@ class Trainings:
         self,
         path: str,
         kind: str,
-        values: Mapping[str, Array],
+        values: Tensors,
         layout: CountOrSizes,
         gradients: GradientSteps,
     ) -> None:
@@ -82,7 +90,7 @@ class Trainings:
         self,
         path: str,
         kind: str,
-        templates: Mapping[str, Array],
+        templates: Tensors,
         layout: CountOrSizes,
         gradients: GradientSteps,
     ) -> Any:
@@ -90,3 +98,40 @@ class Trainings:
         self._load(training, path, layout)
         self._train(training, gradients)
         return training
+
+
+class Placed:
+    """Level 9 by six methods of a framework; a layout is any object that it makes."""
+
+    _placed: Callable[..., Any]
+    """The layout of a shape on a mesh, by placements."""
+    _named: Callable[..., Any]
+    """The layout of a shape on a mesh, by its names and a spec."""
+    _held: Callable[..., Parts]
+    """What the devices of a layout hold of a value."""
+    _stated: Callable[..., Any]
+    _whole: Callable[..., Array]
+    _moved: Callable[..., Parts]
+    """What they hold of a value that was moved from one layout to another."""
+
+    def mesh_parts(self, value: Array, mesh: Extents, placements: Placements) -> Parts:
+        return self._held(value, self._placed(value.shape, mesh, placements))
+
+    def mesh_slices(self, shape: Extents, mesh: Extents, placements: Placements) -> Any:
+        return self._stated(shape, self._placed(shape, mesh, placements))
+
+    def mesh_gather(
+        self, parts: Parts, shape: Extents, mesh: Extents, placements: Placements
+    ) -> Array:
+        return self._whole(parts, shape, self._placed(shape, mesh, placements))
+
+    def mesh_move(
+        self, value: Array, mesh: Extents, source: Placements, target: Placements
+    ) -> Parts:
+        layouts = (self._placed(value.shape, mesh, each) for each in (source, target))
+        return self._moved(value, *layouts)
+
+    def spec_parts(
+        self, value: Array, mesh: Extents, names: Sequence[str], spec: Placements
+    ) -> Parts:
+        return self._held(value, self._named(value.shape, mesh, names, spec))

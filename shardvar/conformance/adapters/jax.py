@@ -7,7 +7,7 @@ checkpoints hold them replicated, as is usual.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial, partialmethod
 from types import SimpleNamespace
 from typing import Any
@@ -15,9 +15,14 @@ from typing import Any
 import numpy as np
 
 from shardvar.conformance.adapters import (
+    Extents,
     GradientArrays,
     GradientSteps,
+    Parts,
+    Placed,
+    Placements,
     SlotArrays,
+    Tensors,
     Trainings,
 )
 from shardvar.layout.dtypes import Array
@@ -33,7 +38,7 @@ _Region = tuple[tuple[int, ...], tuple[int, ...]]
 """An offset and a shape."""
 
 
-class Adapter(Trainings):
+class Adapter(Trainings, Placed):
     @cached_property
     def _jax(self) -> Any:
         os.environ.setdefault("XLA_FLAGS", _XLA_FLAGS)  # read when JAX is imported
@@ -57,9 +62,9 @@ class Adapter(Trainings):
     def _checkpointer(self) -> Any:
         return self._orbax.Checkpointer(self._orbax.StandardCheckpointHandler())
 
-    def _named(
+    def _sharding(
         self,
-        mesh: Sequence[int],
+        mesh: Extents,
         names: Sequence[str] | None = None,
         spec: Sequence[Any] | None = None,
         explicit: bool = False,
@@ -73,21 +78,21 @@ class Adapter(Trainings):
         spec = names if spec is None else spec
         return sharding.NamedSharding(made, sharding.PartitionSpec(*spec))
 
-    def _divided(self, shape: Sequence[int], num_shards: int) -> Any:
+    def _divided(self, shape: Extents, num_shards: int) -> Any:
         if shape[0] % num_shards:
             raise NotImplementedError("rows that the shards do not divide")
-        return self._named([num_shards])
+        return self._sharding([num_shards])
 
     def div(self, length: int, num_shards: int) -> list[tuple[int, int]]:
-        regions = self._regions((length,), self._divided((length,), num_shards))
+        regions = self._stated((length,), self._divided((length,), num_shards))
         return [(start, start + count) for (start,), (count,) in regions]
 
-    def regions(self, shape: Sequence[int], counts: Sequence[int]) -> list[_Region]:
+    def regions(self, shape: Extents, counts: Extents) -> list[_Region]:
         if any(extent % count for extent, count in zip(shape, counts, strict=True)):
             raise NotImplementedError("axes that the parts do not divide")
-        return self._regions(shape, self._named(counts))
+        return self._stated(shape, self._sharding(counts))
 
-    def _regions(self, shape: Sequence[int], sharding: Any) -> list[_Region]:
+    def _stated(self, shape: Extents, sharding: Any) -> list[_Region]:
         # The map is keyed by device; the shards are in the order of the mesh.
         places = sharding.devices_indices_map(tuple(shape))
         return [_region(places[device], shape) for device in sharding.mesh.devices.flat]
@@ -95,13 +100,13 @@ class Adapter(Trainings):
     def create(self, value: Array, num_shards: int) -> Any:
         return self._jax.device_put(value, self._divided(value.shape, num_shards))
 
-    def create_partitioned(self, value: Array, counts: Sequence[int]) -> Any:
-        return self._jax.device_put(value, self._named(counts))
+    def create_partitioned(self, value: Array, counts: Extents) -> Any:
+        return self._jax.device_put(value, self._sharding(counts))
 
     def read(self, handle: Any) -> Array:
         return np.asarray(handle)
 
-    def shards(self, handle: Any) -> list[Array]:
+    def shards(self, handle: Any) -> Parts:
         data = {shard.device: shard.data for shard in handle.addressable_shards}
         return [np.asarray(data[device]) for device in handle.sharding.mesh.devices.flat]
 
@@ -143,8 +148,8 @@ class Adapter(Trainings):
         return getattr(handle.at[ids], _SCATTERS.get(op, op))(rows)
 
     def initialize(
-        self, kind: str, shape: Sequence[int], dtype: Any, num_shards: int, seed: int
-    ) -> list[Array]:
+        self, kind: str, shape: Extents, dtype: Any, num_shards: int, seed: int
+    ) -> Parts:
         jax = self._jax
         draws: dict[str, Callable[..., Any]] = {
             "zeros": jax.nn.initializers.zeros,
@@ -160,17 +165,13 @@ class Adapter(Trainings):
             jax.jit(drawn, out_shardings=self._divided(shape, num_shards))(jax.random.key(seed))
         )
 
-    def initialize_whole(
-        self, function: Any, shape: Sequence[int], dtype: Any, num_shards: int
-    ) -> list[Array]:
+    def initialize_whole(self, function: Any, shape: Extents, dtype: Any, num_shards: int) -> Parts:
         sharding, value = self._divided(shape, num_shards), function(tuple(shape), dtype)
         if value.shape != tuple(shape):
             raise NotImplementedError("another shape than the value has")
         return self.shards(self._jax.device_put(value, sharding))
 
-    def initialize_parts(
-        self, function: Any, shape: Sequence[int], dtype: Any, num_shards: int
-    ) -> list[Array]:
+    def initialize_parts(self, function: Any, shape: Extents, dtype: Any, num_shards: int) -> Parts:
         def part(index: Any) -> Any:
             return function(tuple(shape), dtype, *_region(index, shape)[::-1])
 
@@ -232,9 +233,7 @@ class Adapter(Trainings):
             training.states[key] = self._jax.tree.unflatten(tree, placed)
         training.count = int(restored[""])
 
-    def _by_placements(
-        self, shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]
-    ) -> Any:
+    def _placed(self, shape: Extents, mesh: Extents, placements: Placements) -> Any:
         """Return the sharding of placements on a mesh; JAX knows only even ones."""
         names = [f"axis{axis}" for axis in range(len(mesh))]
         if len(placements) != len(mesh):
@@ -254,99 +253,77 @@ class Adapter(Trainings):
         cuts = [np.prod([mesh[names.index(name)] for name in entry], dtype=int) for entry in spec]
         if any(extent % count for extent, count in zip(shape, cuts, strict=False)):
             raise NotImplementedError("axes that the parts do not divide")
-        return self._named(mesh, names, spec)
+        return self._sharding(mesh, names, spec)
 
-    def mesh_parts(
-        self, value: Array, mesh: Sequence[int], placements: Sequence[Any]
-    ) -> list[Array]:
-        return self.shards(
-            self._jax.device_put(value, self._by_placements(value.shape, mesh, placements))
-        )
+    def _named(self, _shape: Extents, *mesh: Any) -> Any:
+        return self._sharding(*mesh)
 
-    def mesh_slices(
-        self, shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]
-    ) -> Any:
-        return self._regions(shape, self._by_placements(shape, mesh, placements))
+    def _held(self, value: Array, sharding: Any) -> Parts:
+        return self.shards(self._jax.device_put(value, sharding))
 
-    def mesh_gather(
-        self,
-        parts: Sequence[Array],
-        shape: Sequence[int],
-        mesh: Sequence[int],
-        placements: Sequence[Any],
-    ) -> Array:
-        return np.asarray(self._joined(parts, shape, self._by_placements(shape, mesh, placements)))
+    def _whole(self, parts: Parts, shape: Extents, sharding: Any) -> Array:
+        return np.asarray(self._joined(parts, shape, sharding))
 
-    def _joined(self, parts: Sequence[Array], shape: Sequence[int], sharding: Any) -> Any:
+    def _moved(self, value: Array, source: Any, target: Any) -> Parts:
+        return self._held(self._jax.device_put(value, source), target)
+
+    def _joined(self, parts: Parts, shape: Extents, sharding: Any) -> Any:
         arrays = [
             self._jax.device_put(part, device)
             for part, device in zip(parts, sharding.mesh.devices.flat, strict=True)
         ]
         return self._jax.make_array_from_single_device_arrays(tuple(shape), sharding, arrays)
 
-    def mesh_move(
-        self, value: Array, mesh: Sequence[int], source: Sequence[Any], target: Sequence[Any]
-    ) -> list[Array]:
-        before, after = (self._by_placements(value.shape, mesh, each) for each in (source, target))
-        return self.shards(self._jax.device_put(self._jax.device_put(value, before), after))
-
     def mesh_reduce(
         self,
-        terms: Sequence[Array],
-        mesh: Sequence[int],
+        terms: Parts,
+        mesh: Extents,
         axis: int,
         op: str,
-        placements: Sequence[Any],
-    ) -> list[Array]:
+        placements: Placements,
+    ) -> Parts:
         if op != "sum":
             raise NotImplementedError(f"unreduced axes of {op}")
         jax = self._jax
-        target = self._by_placements(terms[0].shape, mesh, placements)
+        target = self._placed(terms[0].shape, mesh, placements)
         names = target.mesh.axis_names
-        pending = self._named(mesh, names, (), explicit=True)
+        pending = self._sharding(mesh, names, (), explicit=True)
         pending = pending.update(spec=jax.sharding.PartitionSpec(unreduced={names[axis]}))
         held = [terms[coordinate[axis]] for coordinate in np.ndindex(*mesh)]
         unreduced = self._joined(held, terms[0].shape, pending)
         with jax.set_mesh(pending.mesh):
             return self.shards(jax.sharding.reshard(unreduced, target.spec))
 
-    def spec_parts(
-        self, value: Array, mesh: Sequence[int], names: Sequence[str], spec: Sequence[Any]
-    ) -> list[Array]:
-        return self.shards(self._jax.device_put(value, self._named(mesh, names, spec)))
-
     def spec_constrained(
-        self, value: Array, mesh: Sequence[int], names: Sequence[str], spec: Sequence[Any]
-    ) -> list[Array]:
-        sharding = self._named(mesh, names, spec)
+        self, value: Array, mesh: Extents, names: Sequence[str], spec: Sequence[Any]
+    ) -> Parts:
+        sharding = self._sharding(mesh, names, spec)
         return self.shards(
             self._jax.jit(lambda one: self._jax.lax.with_sharding_constraint(one, sharding))(value)
         )
 
-    def _placed(self, shape: tuple[int, ...], num_shards: int) -> Any:
+    def _saved_sharding(self, shape: tuple[int, ...], num_shards: int) -> Any:
         """Return the sharding of a checkpoint's array: in shards if these divide its rows, else replicated."""
         is_cut = bool(shape) and shape[0] % num_shards == 0
-        return self._named([num_shards], spec=None if is_cut else ())
+        return self._sharding([num_shards], spec=None if is_cut else ())
 
-    def save(self, path: str, tensors: Mapping[str, Array], num_shards: int) -> None:
+    def save(self, path: str, tensors: Tensors, num_shards: int) -> None:
         if any(value.dtype == object for value in tensors.values()):
             raise NotImplementedError("strings")
         arrays = {
             key: self._jax.device_put(
                 # JAX has no dtypes of the other byte order.
                 value.astype(value.dtype.newbyteorder("="), copy=False),
-                self._placed(value.shape, num_shards),
+                self._saved_sharding(value.shape, num_shards),
             )
             for key, value in tensors.items()
         }
         self._checkpointer.save(path, args=self._orbax.args.StandardSave(arrays))
 
-    def restore(
-        self, path: str, templates: Mapping[str, Array], num_shards: int
-    ) -> dict[str, Array]:
+    def restore(self, path: str, templates: Tensors, num_shards: int) -> dict[str, Array]:
         wanted = {
             key: self._jax.ShapeDtypeStruct(
-                one.shape, one.dtype, sharding=self._placed(one.shape, num_shards)
+                one.shape, one.dtype, sharding=self._saved_sharding(one.shape, num_shards)
             )
             for key, one in templates.items()
         }
@@ -358,7 +335,7 @@ class Adapter(Trainings):
         return {key: (tuple(one.shape), str(one.dtype)) for key, one in metadata.items()}
 
 
-def _region(index: Sequence[slice], shape: Sequence[int]) -> _Region:
+def _region(index: Sequence[slice], shape: Extents) -> _Region:
     bounds = [one.indices(extent) for one, extent in zip(index, shape, strict=True)]
     return tuple(a for a, _, _ in bounds), tuple(b - a for a, b, _ in bounds)
 

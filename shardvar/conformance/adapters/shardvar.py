@@ -1,6 +1,6 @@
 """An adapter of shardvar itself; it keeps every rule that it claims."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partialmethod
 from typing import Any
 
@@ -9,8 +9,13 @@ import numpy as np
 import shardvar as sv
 from shardvar.conformance.adapters import (
     CountOrSizes,
+    Extents,
     GradientSteps,
+    Parts,
+    Placed,
+    Placements,
     SlotArrays,
+    Tensors,
     Trainings,
 )
 from shardvar.layout import Partition, meshes
@@ -23,52 +28,46 @@ from shardvar.reference.variables.sharded import create_sharded_variable
 from shardvar.spec.partitions import intervals
 
 
-class Meshes:
-    def mesh_parts(
-        self, value: Array, mesh: Sequence[int], placements: Sequence[Any]
-    ) -> list[Array]:
-        return _held(value, _layout(value.shape, mesh, placements))
+class Meshes(Placed):
+    # A plan does not depend on which axes were joined.
+    mesh_move_joined = Placed.mesh_move
+    # A layout is the same wherever it is asked for.
+    spec_constrained = Placed.spec_parts
 
-    def mesh_slices(
-        self, shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]
-    ) -> Any:
-        return [
-            _stated(layout, device)
-            for layout in [_layout(shape, mesh, placements)]
-            for device in layout.mesh.devices
-        ]
+    def _placed(self, shape: Extents, mesh: Extents, placements: Placements) -> Layout:
+        def one(placement: Any) -> Any:
+            if isinstance(placement, tuple):
+                return meshes.StridedShard(*placement[1:])
+            return meshes.Replicate() if placement is None else meshes.Shard(placement)
 
-    def mesh_gather(
-        self,
-        parts: Sequence[Array],
-        shape: Sequence[int],
-        mesh: Sequence[int],
-        placements: Sequence[Any],
-    ) -> Array:
-        layout = _layout(shape, mesh, placements)
-        whole = meshes.named_sharding(shape, sv.Mesh((1,)), ())
-        return _moved(parts, layout, whole)[0]
+        return meshes.dtensor(shape, sv.Mesh(mesh), [one(placement) for placement in placements])
 
-    def mesh_move(
-        self, value: Array, mesh: Sequence[int], source: Sequence[Any], target: Sequence[Any]
-    ) -> list[Array]:
-        before, after = (_layout(value.shape, mesh, each) for each in (source, target))
-        return _moved(_held(value, before), before, after)
+    def _named(
+        self, shape: Extents, mesh: Extents, names: Sequence[str], spec: Placements
+    ) -> Layout:
+        return meshes.named_sharding(shape, sv.Mesh(mesh, names), spec)
 
-    def mesh_move_joined(
-        self, value: Array, mesh: Sequence[int], source: Sequence[Any], target: Sequence[Any]
-    ) -> list[Array]:
-        # A plan does not depend on which axes were joined.
-        return self.mesh_move(value, mesh, source, target)
+    def _held(self, value: Array, layout: Layout) -> Parts:
+        every = [layout.regions(device) for device in layout.mesh.devices]
+        return [_joined([value[each.slices] for each in some], some, value) for some in every]
+
+    def _stated(self, _shape: Extents, layout: Layout) -> Any:
+        return [_stated(layout, device) for device in layout.mesh.devices]
+
+    def _whole(self, parts: Parts, shape: Extents, layout: Layout) -> Array:
+        return _redistributed(parts, layout, meshes.named_sharding(shape, sv.Mesh((1,)), ()))[0]
+
+    def _moved(self, value: Array, source: Layout, target: Layout) -> Parts:
+        return _redistributed(self._held(value, source), source, target)
 
     def mesh_reduce(
         self,
-        terms: Sequence[Array],
-        mesh: Sequence[int],
+        terms: Parts,
+        mesh: Extents,
         axis: int,
         op: str,
-        placements: Sequence[Any],
-    ) -> list[Array]:
+        placements: Placements,
+    ) -> Parts:
         made, shape = sv.Mesh(mesh), terms[0].shape
         pending = [
             meshes.Partial(op) if number == axis else meshes.Replicate()
@@ -78,41 +77,22 @@ class Meshes:
         parts = [terms[made.coordinate(device)[axis]] for device in made.devices]
         # The only term of an axis of one device is the value: nothing is pending.
         reduce = op if mesh[axis] > 1 else None
-        return _moved(parts, source, _layout(shape, mesh, placements), reduce=reduce)
+        return _redistributed(parts, source, self._placed(shape, mesh, placements), reduce)
 
-    def spec_parts(
-        self, value: Array, mesh: Sequence[int], names: Sequence[str], spec: Sequence[Any]
-    ) -> list[Array]:
-        return _held(value, meshes.named_sharding(value.shape, sv.Mesh(mesh, names), spec))
+    def fsdp_parts(self, value: Array, mesh: Extents) -> Parts:
+        return self._held(value, meshes.fsdp(value.shape, sv.Mesh(mesh, ("dp", "tp")), tp_dim=0))
 
-    # A layout is the same wherever it is asked for.
-    spec_constrained = spec_parts
-
-    def fsdp_parts(self, value: Array, mesh: Sequence[int]) -> list[Array]:
-        return _held(value, meshes.fsdp(value.shape, sv.Mesh(mesh, ("dp", "tp")), tp_dim=0))
-
-    def fsdp_shapes(self, shape: Sequence[int], mesh: Sequence[int]) -> list[tuple[int, ...]]:
+    def fsdp_shapes(self, shape: Extents, mesh: Extents) -> list[tuple[int, ...]]:
         layout = meshes.fsdp(shape, sv.Mesh(mesh, ("dp", "tp")), tp_dim=0)
         return [_stated(layout, device)[1] for device in layout.mesh.devices]
 
-    def hsdp_parts(
-        self, value: Array, mesh: Sequence[int], fsdp_axis: int, tp_axis: int | None
-    ) -> list[Array]:
+    def hsdp_parts(self, value: Array, mesh: Extents, fsdp_axis: int, tp_axis: int | None) -> Parts:
         made = sv.Mesh(mesh, ("copies", "dp", "tp"))
-        return _held(value, meshes.fsdp(value.shape, made, fsdp_axis, tp_axis))
+        return self._held(value, meshes.fsdp(value.shape, made, fsdp_axis, tp_axis))
 
 
 # Layouts. A device may hold several regions, each as an array; the kit joins the runs of a strided
 # shard.
-
-
-def _layout(shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]) -> Layout:
-    def one(placement: Any) -> Any:
-        if isinstance(placement, tuple):
-            return meshes.StridedShard(*placement[1:])
-        return meshes.Replicate() if placement is None else meshes.Shard(placement)
-
-    return meshes.dtensor(shape, sv.Mesh(mesh), [one(placement) for placement in placements])
 
 
 def _stated(layout: Layout, device: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -123,11 +103,6 @@ def _stated(layout: Layout, device: int) -> tuple[tuple[int, ...], tuple[int, ..
         if regions
         else ((0,) * len(layout.shape), (0,) * len(layout.shape))
     )
-
-
-def _held(value: Array, layout: Layout) -> list[Array]:
-    every = [layout.regions(device) for device in layout.mesh.devices]
-    return [_joined([value[each.slices] for each in some], some, value) for some in every]
 
 
 def _axis_of(regions: Sequence[Any]) -> int:
@@ -144,9 +119,9 @@ def _joined(arrays: Sequence[Array], regions: Sequence[Any], like: Array) -> Arr
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, _axis_of(regions))
 
 
-def _moved(
-    parts: Sequence[Array], source: Layout, target: Layout, reduce: str | None = None
-) -> list[Array]:
+def _redistributed(
+    parts: Parts, source: Layout, target: Layout, reduce: str | None = None
+) -> Parts:
     """Return what each device holds after a redistribution, its regions joined."""
     given = []
     for device, part in enumerate(parts):
@@ -214,10 +189,10 @@ class Adapter(Meshes, Trainings):
     def owner(self, ids: Array, length: int, num_shards: int) -> Any:
         return sv.div_owner(ids, length, num_shards)
 
-    def regions(self, shape: Sequence[int], counts: Sequence[int]) -> Any:
+    def regions(self, shape: Extents, counts: Extents) -> Any:
         return [(part.offset, part.shape) for part in Partition.from_counts(shape, counts)]
 
-    def _counts(self, partitioner: Any, shape: Sequence[int], dtype: Any, *limits: int) -> Any:
+    def _counts(self, partitioner: Any, shape: Extents, dtype: Any, *limits: int) -> Any:
         return partitioner(*limits)(shape, dtype)
 
     fixed_shards = partialmethod(_counts, sv.FixedShardsPartitioner)
@@ -227,16 +202,16 @@ class Adapter(Meshes, Trainings):
     def create(self, value: Array, num_shards: int) -> Any:
         return create_sharded_variable(value, num_shards)
 
-    def create_uneven(self, value: Array, sizes: Sequence[int]) -> Any:
+    def create_uneven(self, value: Array, sizes: Extents) -> Any:
         return create_sharded_variable(value, sv.PartitionSpec(splits=[sizes]))
 
-    def create_partitioned(self, value: Array, counts: Sequence[int]) -> Any:
+    def create_partitioned(self, value: Array, counts: Extents) -> Any:
         return create_sharded_variable(value, lambda shape, dtype: list(counts))
 
     def read(self, handle: Any) -> Any:
         return handle.numpy()
 
-    def shards(self, handle: Any) -> list[Array]:
+    def shards(self, handle: Any) -> Parts:
         # One part makes a normal variable (R-CREATE-2), which has no ``variables``.
         return [shard.numpy() for shard in getattr(handle, "variables", [handle])]
 
@@ -273,9 +248,7 @@ class Adapter(Meshes, Trainings):
     def scatter(self, handle: Any, op: str, ids: Array, rows: Array) -> None:
         getattr(handle, f"scatter_{op}")(sv.IndexedSlices(rows, ids))
 
-    def initialize_whole(
-        self, function: Any, shape: Sequence[int], dtype: Any, num_shards: int
-    ) -> list[Array]:
+    def initialize_whole(self, function: Any, shape: Extents, dtype: Any, num_shards: int) -> Parts:
         # A function without a parameter ``partition`` is called for the whole value, and that is
         # sliced (R-INIT-2).
         return self.shards(
@@ -283,11 +256,11 @@ class Adapter(Meshes, Trainings):
         )
 
     def initialize(
-        self, kind: str, shape: Sequence[int], dtype: Any, num_shards: int, seed: int
-    ) -> list[Array]:
+        self, kind: str, shape: Extents, dtype: Any, num_shards: int, seed: int
+    ) -> Parts:
         return self.initialize_whole(_INITIALIZERS[kind](seed), shape, dtype, num_shards)
 
-    def initialize_parts(self, function: Any, *variable: Any) -> list[Array]:
+    def initialize_parts(self, function: Any, *variable: Any) -> Parts:
         def initial(shape: Any, dtype: Any, partition: Any = None) -> Any:
             part = () if partition is None else (partition.shape, partition.offset)
             return function(shape, dtype, *part)
@@ -340,12 +313,10 @@ class Adapter(Meshes, Trainings):
         checked = sv.Checkpoint(variables=variables).read(path).expect_partial()
         checked.assert_existing_objects_matched()
 
-    def save(self, path: str, tensors: Mapping[str, Array], num_shards: int) -> None:
+    def save(self, path: str, tensors: Tensors, num_shards: int) -> None:
         sv.save(path, tensors, partition=num_shards)
 
-    def restore(
-        self, path: str, templates: Mapping[str, Array], layout: CountOrSizes
-    ) -> dict[str, Array]:
+    def restore(self, path: str, templates: Tensors, layout: CountOrSizes) -> dict[str, Array]:
         if not isinstance(layout, int):
             self._laid_out(templates, layout)  # refuses sizes that do not add up to the rows
         wanted: list[tuple[str, Any]] = []
@@ -366,7 +337,7 @@ class Adapter(Meshes, Trainings):
                     else tuple(intervals(layout))
                 )
                 wanted += [(key, np.s_[start:stop]) for start, stop in rows]
-            parts: dict[str, list[Array]] = {}
+            parts: dict[str, Parts] = {}
             for (key, _), part in zip(wanted, checkpoint.read_many(wanted), strict=True):
                 parts.setdefault(key, []).append(part)
         return {
@@ -385,7 +356,7 @@ class Adapter(Meshes, Trainings):
             return checkpoint[key][start:stop]
 
     def save_parts(
-        self, path: str, key: str, shape: Sequence[int], dtype: Any, parts: Sequence[Any]
+        self, path: str, key: str, shape: Extents, dtype: Any, parts: Sequence[Any]
     ) -> None:
         regions = [sv.Region(offset, part.shape) for offset, part in parts]
         partition = sv.Partition(tuple(shape), tuple(regions))  # refuses holes and overlaps
@@ -396,9 +367,7 @@ class Adapter(Meshes, Trainings):
             value[region.slices] = part
         sv.save(path, {key: value}, partition=partition)
 
-    def save_limited(
-        self, path: str, tensors: Mapping[str, Array], num_shards: int, max_nbytes: int
-    ) -> None:
+    def save_limited(self, path: str, tensors: Tensors, num_shards: int, max_nbytes: int) -> None:
         sv.save(path, tensors, partition=num_shards, policy=sv.MaxShardSizePolicy(max_nbytes))
 
     def file_nbytes(self, path: str) -> list[int]:
@@ -409,7 +378,7 @@ class Adapter(Meshes, Trainings):
             return [int(n) for n in np.bincount(entries.file, weights=entries.slices.nbytes)]
 
     def save_by_callback(
-        self, path: str, tensors: Mapping[str, Array], callback: Any, description: str
+        self, path: str, tensors: Tensors, callback: Any, description: str
     ) -> None:
         sv.save(path, tensors, policy=_Callback(callback, description))
 

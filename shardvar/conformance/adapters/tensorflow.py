@@ -19,8 +19,11 @@ import numpy as np
 import shardvar as sv
 from shardvar.conformance.adapters import (
     CountOrSizes,
+    Extents,
     GradientSteps,
+    Parts,
     SlotArrays,
+    Tensors,
     Trainings,
 )
 from shardvar.layout.dtypes import Array
@@ -97,9 +100,7 @@ class Adapter(Trainings):
             raise NotImplementedError("shards without rows")
         return super().div(length, num_shards)
 
-    def regions(
-        self, shape: Sequence[int], counts: Sequence[int]
-    ) -> list[tuple[list[int], tuple[int, ...]]]:
+    def regions(self, shape: Extents, counts: Extents) -> list[tuple[list[int], tuple[int, ...]]]:
         if any(count > 1 for count in counts[1:]):
             raise NotImplementedError("only the first axis is cut")
         if shape[0] < counts[0]:
@@ -114,7 +115,7 @@ class Adapter(Trainings):
     def _partitioner_of(self, name: str, *limits: int) -> Any:
         return getattr(self._tf.distribute.experimental.partitioners, name)(*limits)
 
-    def _counts(self, name: str, shape: Sequence[int], dtype: Any, *limits: int) -> Any:
+    def _counts(self, name: str, shape: Extents, dtype: Any, *limits: int) -> Any:
         tf, partitioner = self._tf, self._partitioner_of(name, *limits)
         return partitioner(tf.TensorShape(shape), tf.as_dtype(dtype))
 
@@ -125,21 +126,21 @@ class Adapter(Trainings):
     def create(self, value: Array, num_shards: int) -> Any:
         return self._variable(value, self._partitioner_of("FixedShardsPartitioner", num_shards))
 
-    def create_uneven(self, value: Array, sizes: Sequence[int]) -> Any:
+    def create_uneven(self, value: Array, sizes: Extents) -> Any:
         from tensorflow.python.distribute.sharded_variable import ShardedVariable
 
         return ShardedVariable(
             [self._tf.Variable(part) for part in np.split(value, np.cumsum(sizes)[:-1])]
         )
 
-    def create_partitioned(self, value: Array, counts: Sequence[int]) -> Any:
+    def create_partitioned(self, value: Array, counts: Extents) -> Any:
         return self._variable(value, lambda shape, dtype: list(counts))
 
     def read(self, handle: Any) -> Array:
         value: Array = self._tf.convert_to_tensor(handle).numpy()
         return value
 
-    def shards(self, handle: Any) -> list[Array]:
+    def shards(self, handle: Any) -> Parts:
         return [shard.numpy() for shard in getattr(handle, "variables", [handle])]
 
     def index(self, handle: Any, key: Any) -> Any:
@@ -181,29 +182,23 @@ class Adapter(Trainings):
         getattr(handle, f"scatter_{op}")(slices)
 
     def initialize(
-        self, kind: str, shape: Sequence[int], dtype: Any, num_shards: int, seed: int
-    ) -> list[Array]:
+        self, kind: str, shape: Extents, dtype: Any, num_shards: int, seed: int
+    ) -> Parts:
         made = _INITIALIZERS[kind](self._tf, seed)
         return self._initialized(
             lambda **partition: made(tuple(shape), dtype, **partition), shape, dtype, num_shards
         )
 
-    def initialize_whole(
-        self, function: Any, shape: Sequence[int], dtype: Any, num_shards: int
-    ) -> list[Array]:
+    def initialize_whole(self, function: Any, shape: Extents, dtype: Any, num_shards: int) -> Parts:
         return self._initialized(lambda: function(tuple(shape), dtype), shape, dtype, num_shards)
 
-    def initialize_parts(
-        self, function: Any, shape: Sequence[int], dtype: Any, num_shards: int
-    ) -> list[Array]:
+    def initialize_parts(self, function: Any, shape: Extents, dtype: Any, num_shards: int) -> Parts:
         def initial(partition_shape: Any = None, partition_offset: Any = None) -> Any:
             return function(tuple(shape), dtype, partition_shape, partition_offset)
 
         return self._initialized(initial, shape, dtype, num_shards)
 
-    def _initialized(
-        self, initial: Any, shape: Sequence[int], dtype: Any, num_shards: int
-    ) -> list[Array]:
+    def _initialized(self, initial: Any, shape: Extents, dtype: Any, num_shards: int) -> Parts:
         return self.shards(
             self._variable(
                 initial,
@@ -259,9 +254,7 @@ class Adapter(Trainings):
         checkpoint = self._tf.train.Checkpoint(variables=training[0], optimizer=training[1])
         checkpoint.read(path).assert_existing_objects_matched()
 
-    def save(
-        self, path: str, tensors: Mapping[str, Array], num_shards: int, callback: Any = None
-    ) -> None:
+    def save(self, path: str, tensors: Tensors, num_shards: int, callback: Any = None) -> None:
         self._write_all(path, self._laid_out(tensors, num_shards), callback)
 
     def _write_all(self, path: str, variables: dict[str, Any], callback: Any) -> None:
@@ -269,9 +262,7 @@ class Adapter(Trainings):
         # ``write`` uses the path as it is; ``save`` would append a number.
         self._tf.train.Checkpoint(**variables).write(path, options)
 
-    def restore(
-        self, path: str, templates: Mapping[str, Array], layout: CountOrSizes
-    ) -> dict[str, Array]:
+    def restore(self, path: str, templates: Tensors, layout: CountOrSizes) -> dict[str, Array]:
         variables = self._laid_out(templates, layout)
         # Without the assertion a variable that the checkpoint lacks would silently keep its junk.
         self._tf.train.Checkpoint(**variables).read(path).assert_existing_objects_matched()
@@ -295,7 +286,7 @@ class Adapter(Trainings):
         return self._tf.train.load_variable(path, name)[start:stop]
 
     def save_parts(
-        self, path: str, key: str, shape: Sequence[int], dtype: Any, parts: Sequence[Any]
+        self, path: str, key: str, shape: Extents, dtype: Any, parts: Sequence[Any]
     ) -> None:
         if any(any(offset[1:]) or part.shape[1:] != tuple(shape[1:]) for offset, part in parts):
             raise NotImplementedError("parts that are not whole rows")
@@ -308,9 +299,7 @@ class Adapter(Trainings):
             path, {key: np.zeros(shape, dtype)}, lambda _tensors: [rows], "the given parts"
         )
 
-    def save_limited(
-        self, path: str, tensors: Mapping[str, Array], num_shards: int, max_nbytes: int
-    ) -> None:
+    def save_limited(self, path: str, tensors: Tensors, num_shards: int, max_nbytes: int) -> None:
         self.save(
             path, tensors, num_shards, self._tf.train.experimental.MaxShardSizePolicy(max_nbytes)
         )
@@ -327,7 +316,7 @@ class Adapter(Trainings):
         return list(nbytes.values())
 
     def save_by_callback(
-        self, path: str, tensors: Mapping[str, Array], callback: Any, description: str
+        self, path: str, tensors: Tensors, callback: Any, description: str
     ) -> None:
         # On servers a callback is given symbols, not values; the kit's want values, which variables
         # of one host have.

@@ -40,7 +40,7 @@ LEVELS = {
 
 _MODULES = (
     "variables updates layouts initialization optimizers checkpoints policies damage meshes "
-    "mesh_values carried computations"
+    "carried computations"
 ).split()
 _RULES: dict[str, "Rule"] = {}
 # R- is the prefix of sentences of the RFCs, V- of sentences of the documentation.

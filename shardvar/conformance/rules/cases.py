@@ -1,6 +1,7 @@
 """Cases that several levels share: tables and numbers of shards, and their set-up."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +11,9 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 from shardvar.conformance.calls import (
-    REFUSED,
     Broken,
     Calls,
+    KeptByRefusal,
     NotClaimed,
     Panic,
     ProcessDied,
@@ -176,23 +177,22 @@ def fractions(shape: Sequence[int], dtype: str = "float32") -> Array:
     return ((places * 5 % 17 - 8) / 8.7).astype(dtype)
 
 
-def refusable(call: Callable[[], Any]) -> Any:
-    """Return the answer of several calls, or ``REFUSED`` if one of them raised."""
+@contextmanager
+def refusable(is_refusable: bool = True) -> Iterator[None]:
+    """Several calls of which each may raise; then the case keeps the rule."""
     try:
-        return call()
+        yield
     except (NotClaimed, ProcessDied, Broken, Panic):
         raise
-    except Exception:  # noqa: BLE001 - which exception it is, is the implementation's business
-        return REFUSED
+    except Exception as error:
+        if is_refusable:
+            raise KeptByRefusal from error
+        raise
 
 
 def unless_refused(check: RuleCheck) -> RuleCheck:
     """Return the same check, for inputs that an implementation may refuse."""
-
-    def checked(adapter: Calls, case: Any) -> None:
-        refusable(lambda: check(adapter, case))
-
-    return checked
+    return refusable()(check)
 
 
 def value_of(came: Any, key: str, what: str = "") -> Any:

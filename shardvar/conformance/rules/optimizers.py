@@ -12,11 +12,11 @@ after the next steps is the formula's for all of them, so moments, steps and hyp
 have come back with the rows.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import permutations, product
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from hypothesis import strategies as st
@@ -26,7 +26,6 @@ from shardvar.conformance.rules import refuses, rule, rules
 from shardvar.conformance.rules.cases import (
     LAYOUTS,
     RESTS,
-    LaidOutCase,
     ShardSizes,
     Start,
     concatenated,
@@ -46,7 +45,9 @@ from shardvar.spec.variables import Shards
 from shardvar.testing import counting
 
 StepGradient = Array | tuple[Array, Array]
-StepsCase = tuple[Array, ShardSizes, list[StepGradient]]
+Gradients = list[StepGradient]
+StepsCase = tuple[str, Array, ShardSizes, Gradients]
+"""A kind, a value, its layout, and a gradient a step."""
 
 KINDS = ("sgd", "momentum", "adagrad", "adam")
 UNITS = {"float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}
@@ -114,25 +115,53 @@ def gradient_of(shape: Sequence[int], number: int) -> Array:
 
 
 @st.composite
-def steps(draw: st.DrawFn, start: st.SearchStrategy[LaidOutCase] = _FEW_MORE) -> StepsCase:
-    value, layout = draw(start)
-    # From zeros every digit of a step counts. The first gradient lies in memory as a product of
-    # matrices leaves it that was transposed.
-    value *= np.float32(draw(st.booleans()))
-    gradients = [gradient_of(value.shape, number) for number in range(draw(st.integers(1, 3)))]
-    return value, layout, [np.asfortranarray(gradients[0]), *gradients[1:]]
+def dense_gradients(draw: st.DrawFn, shape: tuple[int, ...], counts: Any = (1, 3)) -> Gradients:
+    """Gradients of which the first lies in memory as a product of matrices leaves it that was
+    transposed; no two are alike."""
+    gradients = [gradient_of(shape, number) for number in range(draw(st.integers(*counts)))]
+    return [np.asfortranarray(gradients[0]), *gradients[1:]]
 
 
 @st.composite
-def sparse_steps(
+def sparse_gradients(draw: st.DrawFn, shape: tuple[int, ...]) -> Gradients:
+    """A sparse gradient whose ids are unsorted and duplicated."""
+    rows = np.array(draw(st.lists(st.integers(0, shape[0] - 1), min_size=1, max_size=6)))
+    return [(rows, gradient_of((len(rows), 2), 0))]
+
+
+@st.composite
+def mixed_gradients(draw: st.DrawFn, shape: tuple[int, ...], is_whole: bool = True) -> Gradients:
+    """Gradients, dense and sparse; each sparse one has every row, or some."""
+    gradients: Gradients = []
+    for number in range(draw(st.integers(2, 6))):
+        gradient = gradient_of(shape, number)
+        # Every row, in any order, and some twice: rows that get no gradient may move or not, as the
+        # library chooses.
+        rows = np.array(draw(st.permutations(range(shape[0]))))
+        rows = np.append(rows, rows[: draw(st.integers(0, 2))])
+        if not is_whole:
+            rows = rows[: draw(st.integers(1, shape[0]))]
+        gradients.append((rows, gradient[rows]) if draw(st.booleans()) else gradient)
+    return gradients
+
+
+_VECTORS = tables(row_shapes=((2,),), max_more=3)
+GradientsOf = Callable[[tuple[int, ...]], st.SearchStrategy[Gradients]]
+some_gradients = partial(mixed_gradients, is_whole=False)
+_TWO_TO_SIX = partial(dense_gradients, counts=(2, 6))
+
+
+@st.composite
+def steps(
     draw: st.DrawFn,
-    start: st.SearchStrategy[LaidOutCase] = tables(row_shapes=((2,),), max_more=3),  # noqa: B008
+    kinds: Sequence[str] = KINDS,
+    start: Start = _FEW_MORE,
+    gradients: GradientsOf = dense_gradients,
 ) -> StepsCase:
-    """A table and a sparse gradient whose ids are unsorted and duplicated."""
-    value, layout = draw(start)
-    rows = np.array(draw(st.lists(st.integers(0, len(value) - 1), min_size=1, max_size=6)))
+    kind, (value, layout) = draw(st.sampled_from(list(kinds))), draw(start)
+    # From zeros every digit of a step counts.
     value *= np.float32(draw(st.booleans()))
-    return value, layout, [(rows, gradient_of((len(rows), 2), 0))]
+    return kind, value, layout, draw(gradients(value.shape))
 
 
 def dense(gradient: StepGradient, shape: tuple[int, ...]) -> Array:
@@ -142,105 +171,60 @@ def dense(gradient: StepGradient, shape: tuple[int, ...]) -> Array:
     return densified((gradient[0].tolist(), gradient[1]), shape)
 
 
-def optimized(adapter: Calls, kind: str, value: Array, layout: ShardSizes, steps: Any) -> Any:
-    method = adapter.optimize_uneven if isinstance(layout, list) else adapter.optimize
-    return method(kind, value, layout, steps)
+def optimized(adapter: Calls, case: StepsCase) -> Any:
+    return (adapter.optimize_uneven if isinstance(case[2], list) else adapter.optimize)(*case)
 
 
-def check_formula(adapter: Calls, case: StepsCase, kind: str) -> None:
-    value, layout, gradients = case
-    came = optimized(adapter, kind, value, layout, gradients)
-    expect_formula(came, kind, value.astype(np.float32), gradients)
+def check_formula(adapter: Calls, case: StepsCase) -> None:
+    kind, value, _, gradients = case
+    expect_formula(optimized(adapter, case), kind, value.astype(np.float32), gradients)
 
 
-def check_sharded(adapter: Calls, case: StepsCase, kind: str) -> None:
-    value, num_shards, gradients = case
+def check_sharded(adapter: Calls, case: StepsCase) -> None:
+    kind, value, _, gradients = case
     must = np.asarray(adapter.optimize(kind, value, 1, gradients))
-    expect_close(adapter.optimize(kind, value, num_shards, gradients), must)
+    expect_close(adapter.optimize(*case), must)
 
 
 rules(*(
     row
     for kind in KINDS
     for row in (
-        (f"R-OPT-5-{kind}", "optimize", steps(_SEVERAL), partial(check_sharded, kind=kind),
+        (f"R-OPT-5-{kind}", "optimize", steps((kind,), _SEVERAL), check_sharded,
          f"Steps of {kind} on shards give what they give on one shard"),
         # The name of sgd's rule is older than the others.
-        ("R-OPT-5-formula" if kind == "sgd" else f"R-OPT-5-formula-{kind}", "optimize", steps(),
-         partial(check_formula, kind=kind), f"Each step of {kind} is that of its formula"),
+        ("R-OPT-5-formula" if kind == "sgd" else f"R-OPT-5-formula-{kind}", "optimize", steps((kind,)),
+         check_formula, f"Each step of {kind} is that of its formula"),
     )
 ))  # fmt: skip
 
 
-rules(*(
-    (f"R-OPT-5-{layout.suffix}", layout.method.replace("create", "optimize"),
-     st.tuples(st.sampled_from(KINDS), steps(layout.tables(RESTS))),
-     lambda adapter, case: check_formula(adapter, case[1], case[0]),
-     f"Each step of an optimizer is that of its formula, {layout.phrase}")
-    for layout in LAYOUTS
-))  # fmt: skip
-
-
-# One step, and from new slots: whether rows without a gradient move later is the library's choice.
-_SPARSE_STEPS = sparse_steps()
 rules(
-    *((f"R-OPT-1{suffix}", "optimize", _SPARSE_STEPS, partial(check_formula, kind=kind),
+    *((f"R-OPT-5-{layout.suffix}", layout.method.replace("create", "optimize"),
+       steps(start=layout.tables(RESTS)), check_formula,
+       f"Each step of an optimizer is that of its formula, {layout.phrase}")
+      for layout in LAYOUTS),
+    # One step, and from new slots: whether rows without a gradient move later is the library's choice.
+    *(("R-OPT-1" if kind == "sgd" else f"R-OPT-1-{kind}", "optimize",
+       steps((kind,), _VECTORS, sparse_gradients), check_formula,
        f"A first sparse step of {kind} is that of the formula for the sums of the rows that come several times")
-      for kind, suffix in (("sgd", ""), ("momentum", "-momentum"), ("adagrad", "-adagrad"), ("adam", "-adam"))),
-    ("R-OPT-1-uneven", "optimize_uneven", st.tuples(st.sampled_from(KINDS), sparse_steps(uneven_tables(((2,),), 2))),
-     lambda adapter, case: check_formula(adapter, case[1], case[0]), "The same, in shards of uneven sizes"),
-)  # fmt: skip
-
-
-@st.composite
-def many_steps(draw: st.DrawFn) -> StepsCase:
-    """A table and two to six gradients, dense and sparse; each sparse one has every row."""
-    value, num_shards = draw(tables(row_shapes=((2,),), max_more=2))
-    gradients: list[StepGradient] = []
-    for number in range(draw(st.integers(2, 6))):
-        # Every row, in any order, and some twice: rows that get no gradient may move or not, as the
-        # library chooses.
-        rows = np.array(draw(st.permutations(range(len(value)))))
-        rows = np.append(rows, rows[: draw(st.integers(0, 2))])
-        if draw(st.booleans()):
-            gradients.append((rows, gradient_of((len(rows), 2), number)))
-        else:
-            gradients.append(gradient_of(value.shape, number))
-    return value, num_shards, gradients
-
-
-_MANY_STEPS = many_steps()
-rules(*(
-    (f"R-OPT-1-several-{kind}", "optimize", _MANY_STEPS, partial(check_formula, kind=kind),
-     f"Each of several steps of {kind} is that of its formula, where dense gradients and sparse ones of all rows "
-     "follow one another")
-    for kind in KINDS
-))  # fmt: skip
-
-
-@st.composite
-def partial_steps(draw: st.DrawFn) -> StepsCase:
-    value, num_shards, gradients = draw(many_steps())
-    kept = draw(st.lists(st.integers(1, len(value)), min_size=6, max_size=6))
-    thinned: list[StepGradient] = [
-        (each[0][:count], each[1][:count]) if isinstance(each, tuple) else each
-        for each, count in zip(gradients, kept, strict=False)
-    ]
-    return value, num_shards, thinned
-
-
-rules(
-    ("R-OPT-1-mixed", "optimize",
-     partial_steps(), lambda adapter, case: check_formula(adapter, case, "sgd"),
+      for kind in KINDS),
+    ("R-OPT-1-uneven", "optimize_uneven", steps(KINDS, uneven_tables(((2,),), 2), sparse_gradients), check_formula,
+     "The same, in shards of uneven sizes"),
+    *((f"R-OPT-1-several-{kind}", "optimize", steps((kind,), _VECTORS, mixed_gradients), check_formula,
+       f"Each of several steps of {kind} is that of its formula, where dense gradients and sparse ones of all rows "
+       "follow one another")
+      for kind in KINDS),
+    ("R-OPT-1-mixed", "optimize", steps(("sgd",), _VECTORS, some_gradients), check_formula,
      "Sparse steps of sgd move the rows that they name, and dense ones all, one after another"),
 )  # fmt: skip
 
 
 @rule("R-OPT-5-dtypes", "optimize",
-      st.tuples(st.sampled_from(KINDS), st.sampled_from(sorted(UNITS)), steps()))  # fmt: skip
-def steps_keep_dtypes(adapter: Calls, case: tuple[str, str, StepsCase]) -> None:
+      st.tuples(st.sampled_from(sorted(UNITS)), steps()))  # fmt: skip
+def steps_keep_dtypes(adapter: Calls, case: tuple[str, StepsCase]) -> None:
     """Each step is that of its formula to some units of the dtype, which stays."""
-    kind, name, (value, num_shards, gradients) = case
+    name, (kind, value, num_shards, gradients) = case
     dtype = np.dtype(name)
     # Away from 0, where an epsilon that the dtype cannot hold would leave 0 / 0.
     typed = [np.asarray(np.abs(gradient) + 0.25, dtype) for gradient in gradients]
@@ -312,11 +296,11 @@ def spoiled(gradients: Sequence[StepGradient]) -> list[StepGradient]:
 
 
 @rule("R-OPT-5-nan", "optimize optimize_uneven",
-      st.tuples(st.sampled_from(KINDS), steps() | steps(uneven_tables(RESTS, 2))))  # fmt: skip
-def nan_stays_where_it_is(adapter: Calls, case: tuple[str, StepsCase]) -> None:
+      steps() | steps(start=uneven_tables(RESTS, 2)))  # fmt: skip
+def nan_stays_where_it_is(adapter: Calls, case: StepsCase) -> None:
     """A gradient that is NaN in one element leaves the steps of all others as they are."""
-    kind, (value, layout, gradients) = case
-    came = optimized(adapter, kind, value, layout, spoiled(gradients))
+    kind, value, layout, gradients = case
+    came = optimized(adapter, (kind, value, layout, spoiled(gradients)))
     expect_but_nan(came, kind, value, gradients)
 
 
@@ -329,24 +313,23 @@ def other_order(given: Any) -> Any:
 
 
 rules(*(
-    (f"R-OPT-5{suffix}-byte-order", method, st.tuples(st.sampled_from(KINDS), steps(start)).map(other_order),
-     unless_refused(lambda adapter, case: check_formula(adapter, case[1], case[0])),
+    (f"R-OPT-5{suffix}-byte-order", method, steps(start=start).map(other_order), unless_refused(check_formula),
      f"A value and gradients of the other byte order are taken by their values by `{method}`, or refused")
     for suffix, method, start in (("", "optimize", _FEW_MORE), ("-uneven", "optimize_uneven", uneven_tables(RESTS, 2)))
 ))  # fmt: skip
 
 
 SLOTTED = ("momentum", "adagrad", "adam")
-SLOT_CASES = st.tuples(steps(), st.sampled_from(SLOTTED))
+SLOT_CASES = steps(SLOTTED)
 
 
 @rule("R-SLOT-1", "slots shards create", SLOT_CASES)
-def slots_lie_as_their_variable(adapter: Calls, case: tuple[StepsCase, str]) -> None:
+def slots_lie_as_their_variable(adapter: Calls, case: StepsCase) -> None:
     """Every slot of a shape other than a scalar has as many shards as the variable, each of its
     shape."""
-    (value, num_shards, gradients), kind = case
+    kind, value, num_shards, _ = case
     must = [np.asarray(shard).shape for shard in adapter.shards(adapter.create(value, num_shards))]
-    slots = adapter.slots(kind, value, num_shards, gradients)
+    slots = adapter.slots(*case)
     least = 2 if kind == "adam" else 1
     there = f"There are the slots {sorted(slots)}."
     expect(len(slots) >= least, there, f"{kind} must have {least} at least.")
@@ -362,12 +345,12 @@ def expect_shapes(name: str, shards: Any, must: list[tuple[int, ...]]) -> None:
 
 
 @rule("R-SLOT-1-values", "slots", SLOT_CASES)
-def slots_hold_what_they_hold_on_one_shard(adapter: Calls, case: tuple[StepsCase, str]) -> None:
+def slots_hold_what_they_hold_on_one_shard(adapter: Calls, case: StepsCase) -> None:
     """The shards of every slot are together what the slot of one shard is, and not all of it is
     zero."""
-    (value, num_shards, gradients), kind = case
+    kind, value, _, gradients = case
     whole = adapter.slots(kind, value, 1, gradients)
-    slots = adapter.slots(kind, value, num_shards, gradients)
+    slots = adapter.slots(*case)
     for name, shards in slots.items():
         expect_close(concatenated(shards), concatenated(whole[name]))
     moved = any(np.any(gradient) for gradient in gradients)
@@ -375,20 +358,20 @@ def slots_hold_what_they_hold_on_one_shard(adapter: Calls, case: tuple[StepsCase
     expect(holds, "All slots are zeros.", "After a gradient some must not be.")
 
 
-def check_uneven_slots(adapter: Calls, case: tuple[tuple[Array, Any, Any], str]) -> None:
+def check_uneven_slots(adapter: Calls, case: StepsCase) -> None:
     """Compare the slots of a layout with the slots of one shard, part by part."""
-    (value, sizes, gradients), kind = case
-    came = adapter.slots_uneven(kind, value, sizes, gradients)
+    kind, value, sizes, gradients = case
+    came = adapter.slots_uneven(*case)
     whole = adapter.slots(kind, value, 1, gradients)
     for name, slot in whole.items():
         parts, rows = value_of(came, name, "the slots "), concatenated(slot)
-        expect_shapes(name, parts, [(size, *rows.shape[1:]) for size in sizes])
+        expect_shapes(name, parts, [(size, *rows.shape[1:]) for size in cast(list[int], sizes)])
         expect_close(concatenated(parts), rows)
 
 
 rules(*(
     (f"R-SLOT-1-{layout.suffix}", "slots_uneven slots",
-     st.tuples(steps(layout.tables(RESTS)), st.sampled_from(SLOTTED)), check_uneven_slots,
+     steps(SLOTTED, layout.tables(RESTS)), check_uneven_slots,
      f"Every slot has as many shards as the variable, each of its shape and with the values of its rows, "
      f"{layout.phrase}")
     for layout in LAYOUTS[:2]
@@ -398,7 +381,6 @@ rules(*(
 # Level 10.
 
 
-Gradients = list[StepGradient]
 ResumedCase = tuple[str, Array, ShardSizes, ShardSizes, Gradients, Gradients]
 """A kind, a value, the layouts before and after, and the gradients before and after."""
 
@@ -429,36 +411,23 @@ def check_resumed(adapter: Calls, case: ResumedCase) -> None:
 
 
 @st.composite
-def dense_steps(
-    draw: st.DrawFn, shape: tuple[int, ...], least: int = 1
-) -> tuple[Gradients, Gradients]:
-    """Gradients before the save, and after it; no two steps have the same."""
-    before, after = draw(st.integers(least, 3)), draw(st.integers(1, 3))
-    every: Gradients = [gradient_of(shape, number) for number in range(before + after)]
-    return every[:before], every[before:]
-
-
-@st.composite
 def resumptions(
     draw: st.DrawFn,
     kinds: Sequence[str] = KINDS,
-    start: Start | None = None,
+    start: Start = _FEW_MORE,
     is_turned: bool = False,
+    gradients: GradientsOf = _TWO_TO_SIX,
 ) -> ResumedCase:
     """A training that is resumed, with the layout of ``start`` and an even one."""
-    if start is None:
-        before, after = draw(st.integers(1, 4)), draw(st.integers(1, 4))
-        rows = max(before, after) + draw(st.integers(0, 3))
-        value = counting((rows, *draw(st.sampled_from(RESTS)))) * np.float32(draw(st.booleans()))
-        layout: ShardSizes = before
-    else:
-        value, layout = draw(start)
-        after = draw(st.integers(1, max(1, min(4, len(value)))))
+    value, layout = draw(start)
+    value *= np.float32(draw(st.booleans()))
+    after = draw(st.integers(1, max(1, min(4, len(value)))))
     layouts: tuple[ShardSizes, ShardSizes] = (layout, after)
     if is_turned and draw(st.booleans()):
         layouts = (after, layout)
-    first, rest = draw(dense_steps(value.shape))
-    return draw(st.sampled_from(list(kinds))), value, *layouts, first, rest
+    every = draw(gradients(value.shape))
+    count = draw(st.integers(1, min(3, len(every) - 1)))
+    return draw(st.sampled_from(list(kinds))), value, *layouts, every[:count], every[count:]
 
 
 rules(*(
@@ -488,24 +457,8 @@ rules(
 )  # fmt: skip
 
 
-@st.composite
-def sparse_resumptions(draw: st.DrawFn) -> ResumedCase:
-    kind, value, before, after, first, rest = draw(
-        resumptions(start=tables(row_shapes=((2,),), max_more=3))
-    )
-
-    def thinned(gradient: Any) -> StepGradient:
-        if draw(st.booleans()):
-            return np.asarray(gradient)
-        rows = np.array(draw(st.permutations(range(len(value)))))
-        rows = np.append(rows, rows[:1])[: draw(st.integers(1, len(value) + 1))]
-        return rows, gradient[rows]
-
-    return kind, value, before, after, [*map(thinned, first)], [*map(thinned, rest)]
-
-
 @rule("R-SLOT-2-sparse", "save_training resume_training optimize",
-      sparse_resumptions())  # fmt: skip
+      resumptions(start=_VECTORS, gradients=some_gradients))  # fmt: skip
 def sparse_trainings_are_resumed(adapter: Calls, case: ResumedCase) -> None:
     """A training by sparse gradients of some rows goes on as one that was never interrupted."""
     kind, value, before, _, first, rest = case

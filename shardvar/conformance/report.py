@@ -67,10 +67,10 @@ class Counterexample:
     """The result that the rule demands, in a sentence."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Verdict:
     rule: str
-    outcome: str
+    outcome: str = NOT_RUN
     """``kept``, ``broken``, ``not claimed``, ``expected failure``, ``broken in some runs``,
     ``unexpected pass`` or ``not run``."""
     reason: str = ""
@@ -134,7 +134,7 @@ def judge(
     missing = [name for name in rule.needs if name not in methods_of(adapter)]
     if missing:
         return Verdict(rule.id, NOT_CLAIMED, f"no {', '.join(missing)}")
-    found = _Findings()
+    found = Verdict(rule.id)
     for case in _drawn(rule.cases, max_examples):
         try:
             _check(rule, adapter, found, copied(case))
@@ -144,15 +144,13 @@ def judge(
         except Exception:  # noqa: BLE001 - it is among the findings
             _shrink(rule, adapter, max_examples, found, case)
             break
-    seen = (found.held, found.refused, list(found.reasons))
     # The adapter declined every case, so nothing was checked: "kept" would claim what was never
     # seen.
-    if found.example is None and not found.held:
-        return Verdict(rule.id, NOT_CLAIMED, "; ".join(found.reasons), *seen)
+    if found.counterexample is None and not found.cases:
+        return replace(found, outcome=NOT_CLAIMED, reason="; ".join(found.unclaimed))
     reason = "" if expected is None else expected.reason
-    return Verdict(
-        rule.id, _outcome(found.example is not None, expected), reason, *seen, found.example
-    )
+    outcome = _outcome(found.counterexample is not None, expected)
+    return replace(found, outcome=outcome, reason=reason)
 
 
 def _outcome(broken: bool, expected: Expected | None) -> str:
@@ -165,38 +163,27 @@ def _outcome(broken: bool, expected: Expected | None) -> str:
     return EXPECTED_FAILURE if broken else UNEXPECTED_PASS
 
 
-@dataclass(slots=True)
-class _Findings:
-    """The findings of a search, which Hypothesis repeats for each case."""
-
-    held: int = 0
-    refused: int = 0
-    # A dict as an ordered set: each text once, in the order of appearance.
-    reasons: dict[str, None] = field(default_factory=dict)
-    example: Counterexample | None = None
-
-
-def _check(rule: Rule, adapter: Any, found: _Findings, case: Any) -> None:
+def _check(rule: Rule, adapter: Any, found: Verdict, case: Any) -> None:
     """Judge one case; raise what the rule raised where it is broken."""
     calls = Calls(adapter)
     try:
         with suppress(KeptByRefusal):
             rule.check(calls, case)
     except NotClaimed as error:
-        found.refused += 1
-        found.reasons[str(error)] = None
+        found.unclaimed_cases += 1
+        found.unclaimed += {str(error)} - {*found.unclaimed}
     except Exception as error:
-        found.example = _example(calls, error)
+        found.counterexample = _example(calls, error)
         raise
     else:
         # While Hypothesis shrinks a failure, it also tries cases that keep the rule; they are not
         # counted.
-        found.held += found.example is None
+        found.cases += found.counterexample is None
 
 
-def _shrink(rule: Rule, adapter: Any, max_examples: int, found: _Findings, case: Any) -> None:
+def _shrink(rule: Rule, adapter: Any, max_examples: int, found: Verdict, case: Any) -> None:
     """Look for a smaller case than the one that breaks the rule, and repeat that one."""
-    first, again = found.example, _Findings()
+    again = Verdict(rule.id)
     try:
         _check(rule, adapter, again, copied(case))
     except Exception:  # noqa: BLE001 - it breaks the rule again
@@ -205,16 +192,16 @@ def _shrink(rule: Rule, adapter: Any, max_examples: int, found: _Findings, case:
         is_steady = False
     # The first cases of a list are its simplest.
     if is_steady and isinstance(rule.cases, SearchStrategy):
-        smaller = _Findings(example=first)
+        smaller = replace(again, counterexample=found.counterexample)
         try:
             _search(rule.cases, max_examples, partial(_check, rule, adapter, smaller))
         except Flaky:
             is_steady = False
         except Exception:  # noqa: BLE001 - it is among the findings
             pass
-        found.example = smaller.example
-    if found.example is not None and not is_steady:
-        found.example.calls.append("# The same calls did not do the same every time.")
+        found.counterexample = smaller.counterexample
+    if found.counterexample is not None and not is_steady:
+        found.counterexample.calls.append("# The same calls did not do the same every time.")
 
 
 BATCH = 5
@@ -321,7 +308,7 @@ class Report:
 
     def rows(self) -> Iterator[tuple[Rule, Verdict]]:
         for rule in rules_of(self.levels):
-            yield rule, self.verdicts.get(rule.id, Verdict(rule.id, NOT_RUN))
+            yield rule, self.verdicts.get(rule.id, Verdict(rule.id))
 
     def counts(self) -> dict[str, int]:
         counted = Counter(verdict.outcome for _, verdict in self.rows())

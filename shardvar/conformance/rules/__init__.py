@@ -8,7 +8,7 @@ docstring is the law.
 Several rules may check one sentence; the part of their ids after the number tells them apart.
 
 Cases are the ordinary ones unless a rule is about the odd ones: at least a row a shard, float32. An
-implementation that stumbles over empty shards then breaks the rules of empty shards (``layouts``),
+implementation that stumbles over empty shards then breaks the rules of empty shards (``updates.LAWS``),
 and not every rule.
 """
 
@@ -39,7 +39,7 @@ LEVELS = {
 """The subject of each level; the modules of ``rules`` give their levels."""
 
 _MODULES = (
-    "variables updates layouts initialization optimizers checkpoints policies damage meshes "
+    "variables updates initialization optimizers checkpoints policies damage meshes "
     "carried computations"
 ).split()
 _RULES: dict[str, "Rule"] = {}

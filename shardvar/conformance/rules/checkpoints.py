@@ -39,12 +39,16 @@ SavedCase = tuple[NamedArrays, int, int]
 
 
 @contextmanager
-def checkpoint_path(adapter: Calls) -> Iterator[str]:
-    """A path in an empty directory, called ``path`` in the counterexample."""
+def checkpoint_path(adapter: Calls, *saved: Any) -> Iterator[str]:
+    """A path in an empty directory, called ``path`` in the counterexample, perhaps with a checkpoint:
+    tensors that were saved in some number of shards."""
     # The program of a counterexample makes another directory, since this one is removed at the end.
     adapter.note('path = __import__("tempfile").mkdtemp() + "/model"')
     with tempfile.TemporaryDirectory(prefix="conformance-") as directory:
-        yield adapter.name(str(Path(directory) / "model"), "path")
+        path = adapter.name(str(Path(directory) / "model"), "path")
+        if saved:
+            adapter.save(path, *saved)
+        yield path
 
 
 def templates_of(tensors: Mapping[str, Array]) -> NamedArrays:
@@ -89,8 +93,7 @@ def expect_restored(
 
 def check_elastic(adapter: Calls, case: tuple[NamedArrays, int, ShardSizes]) -> None:
     tensors, before, after = case
-    with checkpoint_path(adapter) as path:
-        adapter.save(path, tensors, before)
+    with checkpoint_path(adapter, tensors, before) as path:
         expect_restored(adapter, path, tensors, after)
 
 
@@ -170,8 +173,7 @@ def a_second_save_replaces(adapter: Calls, case: SavedCase) -> None:
     whole."""
     tensors, before, after = case
     second = {key: array * 2 for key, array in tensors.items()}
-    with checkpoint_path(adapter) as path:
-        adapter.save(path, tensors, before)
+    with checkpoint_path(adapter, tensors, before) as path:
         # Mostly in another number of shards, so that files that the first save left behind would be
         # found.
         refused = adapter.has_refused("save", path, second, after)
@@ -180,8 +182,7 @@ def a_second_save_replaces(adapter: Calls, case: SavedCase) -> None:
 
 def _refuses_restore(adapter: Calls, case: SavedCase, templates: NamedArrays) -> None:
     tensors, before, after = case
-    with checkpoint_path(adapter) as path:
-        adapter.save(path, tensors, before)
+    with checkpoint_path(adapter, tensors, before) as path:
         adapter.refuses("restore", path, templates, after)
 
 
@@ -218,8 +219,7 @@ def other_dtypes_are_refused(adapter: Calls, case: tuple[SavedCase, str]) -> Non
     (tensors, before, after), name = case
     # Halves, so that a silent cast to int32 would change the values too.
     fraction = {"w": tensors["w"] + np.float32(0.5)}
-    with checkpoint_path(adapter) as path:
-        adapter.save(path, fraction, before)
+    with checkpoint_path(adapter, fraction, before) as path:
         came = adapter.attempt("restore", path, {"w": junk(fraction["w"]).astype(name)}, after)
         expect_tensors(came, fraction)
 
@@ -229,19 +229,18 @@ CONTENTS: NamedArrays = {
 }  # fmt: skip
 
 
-def listed_tensors(adapter: Calls, path: str) -> dict[str, Any]:
-    return {
+def expect_listed(adapter: Calls, path: str, tensors: NamedArrays) -> None:
+    must = {key: (array.shape, str(array.dtype)) for key, array in tensors.items()}
+    came = {
         key: (tuple(map(int, shape)), str(np.dtype(dtype)))
         for key, (shape, dtype) in adapter.list_tensors(path).items()
     }
+    expect(came | must == came, f"It gave {came}.", f"It must give {must}.")
 
 
 def check_list(adapter: Calls, tensors: NamedArrays) -> None:
-    must = {key: (array.shape, str(array.dtype)) for key, array in tensors.items()}
-    with checkpoint_path(adapter) as path:
-        adapter.save(path, tensors, 2)
-        came = listed_tensors(adapter, path)
-    expect(came | must == came, f"It gave {came}.", f"It must give {must}.")
+    with checkpoint_path(adapter, tensors, 2) as path:
+        expect_listed(adapter, path, tensors)
 
 
 rules(
@@ -261,8 +260,7 @@ def rows_are_read(adapter: Calls, case: tuple[tuple[Array, int], int, int]) -> N
     """Some rows of a tensor are those rows, whichever slices hold them."""
     (value, num_shards), one, other = case
     start, stop = sorted((min(one, len(value)), min(other, len(value))))
-    with checkpoint_path(adapter) as path:
-        adapter.save(path, {"w": value}, num_shards)
+    with checkpoint_path(adapter, {"w": value}, num_shards) as path:
         expect_equal(adapter.read_rows(path, "w", start, stop), value[start:stop])
 
 
@@ -427,8 +425,7 @@ rules(
 def sizes_of_a_restore_add_up(adapter: Calls, case: tuple[Array, list[int], int]) -> None:
     """Restoring into shards whose sizes are together more or fewer than the rows is refused."""
     value, sizes, before = case
-    with checkpoint_path(adapter) as path:
-        adapter.save(path, {"w": value}, before)
+    with checkpoint_path(adapter, {"w": value}, before) as path:
         adapter.refuses("restore_uneven", path, templates_of({"w": value}), sizes)
 
 
@@ -452,8 +449,7 @@ def rows_outside_are_not_made_up(adapter: Calls, stop: int) -> None:
     """Rows of a tensor that was never saved are refused; rows beyond the last are refused or left
     out."""
     value = counting((ROWS, 2))
-    with checkpoint_path(adapter) as path:
-        adapter.save(path, {"w": value}, 2)
+    with checkpoint_path(adapter, {"w": value}, 2) as path:
         adapter.refuses("read_rows", path, "never", 0, 2)
         expect_equal(adapter.attempt("read_rows", path, "w", 2, stop), value[2:stop])
 
@@ -471,7 +467,6 @@ def templates_stay(adapter: Calls, num_shards: int) -> None:
     """Restoring does not change the templates."""
     tensors = {"w": counting((ROWS, 2))}
     templates = templates_of(tensors)
-    with checkpoint_path(adapter) as path:
-        adapter.save(path, tensors, 2)
+    with checkpoint_path(adapter, tensors, 2) as path:
         adapter.restore(path, templates, num_shards)
     expect_equal(templates["w"], junk(tensors["w"]))

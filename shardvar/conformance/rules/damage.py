@@ -147,9 +147,8 @@ def check_damage(
     adapter: Calls, case: DamageCase, harm: Callable[[str, int, int, int], None]
 ) -> None:
     tensors, num_shards, damage = case
-    with checkpoint_path(adapter) as path:
-        # Save. In one to three shards, in the files that the format makes of them.
-        adapter.save(path, tensors, num_shards)
+    # Save. In one to three shards, in the files that the format makes of them.
+    with checkpoint_path(adapter, tensors, num_shards) as path:
         directory = str(Path(path).parent)
         expect(
             bool(files_of(directory)),

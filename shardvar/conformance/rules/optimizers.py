@@ -358,15 +358,22 @@ def slots_hold_what_they_hold_on_one_shard(adapter: Calls, case: StepsCase) -> N
     expect(holds, "All slots are zeros.", "After a gradient some must not be.")
 
 
+def expect_slots(
+    came: Any, whole: Any, must: list[tuple[int, ...]], what: str = "the slots "
+) -> None:
+    """``Broken`` unless the shards of each slot have some shapes, and the values of the whole one."""
+    for name, slot in whole.items():
+        shards = value_of(came, name, what)
+        expect_shapes(name, shards, must)
+        expect_close(concatenated(shards), concatenated(slot))
+
+
 def check_uneven_slots(adapter: Calls, case: StepsCase) -> None:
     """Compare the slots of a layout with the slots of one shard, part by part."""
     kind, value, sizes, gradients = case
     came = adapter.slots_uneven(*case)
     whole = adapter.slots(kind, value, 1, gradients)
-    for name, slot in whole.items():
-        parts, rows = value_of(came, name, "the slots "), concatenated(slot)
-        expect_shapes(name, parts, [(size, *rows.shape[1:]) for size in cast(list[int], sizes)])
-        expect_close(concatenated(parts), rows)
+    expect_slots(came, whole, [(size, *value.shape[1:]) for size in cast(list[int], sizes)])
 
 
 rules(*(
@@ -556,10 +563,7 @@ def check_restored_slots(adapter: Calls, case: ResumedCase) -> None:
     templates = templates_of({"w": value})
     with saved_training(adapter, case) as path:
         came = value_of(adapter.resumed_slots(path, kind, templates, after, []), "w")
-    for name, whole in must.items():
-        shards = value_of(came, name)
-        expect_shapes(name, shards, layout)
-        expect_close(concatenated(shards), concatenated(whole))
+    expect_slots(came, must, layout, "")
 
 
 rules(

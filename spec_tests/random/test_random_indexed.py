@@ -13,13 +13,11 @@ from shardvar.errors import ArgumentError, LayoutError
 from shardvar.layout import Partition, Region
 from shardvar.layout.region import row_strides
 from shardvar.reference.random import (
-    blocks,
     indexed_normal,
     indexed_truncated_normal,
     indexed_uniform,
 )
-from shardvar.reference.random.blocks import blocks_of, draw_blocks
-from shardvar.reference.random.indexed import IndexedStream
+from shardvar.reference.random.indexed import BLOCK_SIZE, IndexedStream, blocks_of, draw_blocks
 from spec_tests.helpers.hypothesis_strategies import regions_in, shapes, tilings
 
 DRAWS = [indexed_uniform, indexed_normal, indexed_truncated_normal]
@@ -135,13 +133,13 @@ def test_parts_meet_without_a_seam_where_blocks_of_words_end(
     draw: Any, dtype: str, data: st.DataObject
 ) -> None:
     """Shapes of more than one block, parts that begin and end anywhere near the ends of blocks."""
-    near = st.integers(-3, 3).map(lambda d: blocks.BLOCK_SIZE + d)
+    near = st.integers(-3, 3).map(lambda d: BLOCK_SIZE + d)
     shape = data.draw(
         st.sampled_from(
             [
-                (2 * blocks.BLOCK_SIZE + 9,),
-                (3, blocks.BLOCK_SIZE + 5),
-                (blocks.BLOCK_SIZE + 5, 2),
+                (2 * BLOCK_SIZE + 9,),
+                (3, BLOCK_SIZE + 5),
+                (BLOCK_SIZE + 5, 2),
             ]
         )
     )
@@ -183,7 +181,7 @@ def test_blocks_tile_the_region_in_order_and_their_spans_are_bounded(
         seen[block.slices] += 1
         assert (
             sum((extent - 1) * step for extent, step in zip(block.shape, strides, strict=True))
-            < blocks.BLOCK_SIZE
+            < BLOCK_SIZE
         )
     assert np.all(seen == 1)
 

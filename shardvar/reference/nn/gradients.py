@@ -51,8 +51,6 @@ from shardvar.reference.devices import (
 from shardvar.reference.nn import losses
 from shardvar.reference.nn.lookup import (
     Bags,
-    EmptyRows,
-    SparseTensor,
     as_integers,
     bag_gradients,
     check_max_norm,
@@ -415,52 +413,28 @@ def clip_gradient(rows: Array, upstream: Array, max_norm: float, first_axis: int
     return np.where(is_longer, shortened, upstream).astype(rows.dtype, copy=False)
 
 
-def _lookup_sparse(
-    params: Any,
-    sp_ids: SparseTensor,
-    sp_weights: SparseTensor | None,
-    combiner: str | None,
-    max_norm: float | None,
-    name: str | None,
-    compat: EmptyRows | None,
-) -> tuple[Array, Pullback]:
-    table = check_table(params)
-    return _bags(
-        table, plan_bags(table.dtype, sp_ids, sp_weights, combiner, compat), max_norm, name
-    )
+def _bags(plan: Callable[..., Bags], table_name: str) -> Any:
+    """Return the rule of a lookup of bags, given their plan and the name of its table."""
 
+    def rule(max_norm: float | None, name: str | None, **arguments: Any) -> tuple[Array, Pullback]:
+        table = check_table(arguments.pop(table_name))
+        bags = plan(table.dtype, **arguments)
+        limit = check_max_norm(max_norm, table.dtype)
+        value = read_bags(table, bags, limit, name or "embedding_lookup_sparse")
+        check = upstream_check(value)
 
-def _safe_lookup_sparse(
-    embedding_weights: Any,
-    sparse_ids: SparseTensor,
-    sparse_weights: SparseTensor | None,
-    combiner: str | None,
-    default_id: int | None,
-    max_norm: float | None,
-    name: str | None,
-) -> tuple[Array, Pullback]:
-    table = check_table(embedding_weights)
-    bags = plan_safe_bags(table.dtype, sparse_ids, sparse_weights, combiner, default_id)
-    return _bags(table, bags, max_norm, name)
+        def pullback(upstream: Any) -> tuple[ShardGradients]:
+            ids, gradient = bag_gradients(bags, check(upstream), table.dtype)
+            # The rows are read again: to keep them would cost memory until the pullback is called.
+            if limit is not None:
+                gradient = clip_gradient(
+                    table.sparse_read(distinct_ids(bags.ids)[0]), gradient, limit, 1
+                )
+            return (sparse_gradients(table, ids, gradient),)
 
+        return value, pullback
 
-def _bags(
-    table: VariableInterface, bags: Bags, max_norm: float | None, name: str | None
-) -> tuple[Array, Pullback]:
-    limit = check_max_norm(max_norm, table.dtype)
-    value = read_bags(table, bags, limit, name or "embedding_lookup_sparse")
-    check = upstream_check(value)
-
-    def pullback(upstream: Any) -> tuple[ShardGradients]:
-        ids, gradient = bag_gradients(bags, check(upstream), table.dtype)
-        # The rows are read again: to keep them would cost memory until the pullback is called.
-        if limit is not None:
-            gradient = clip_gradient(
-                table.sparse_read(distinct_ids(bags.ids)[0]), gradient, limit, 1
-            )
-        return (sparse_gradients(table, ids, gradient),)
-
-    return value, pullback
+    return rule
 
 
 def _matmul(a: Any, b: Any, mode: MatmulMode) -> tuple[Array, Pullback]:
@@ -567,8 +541,8 @@ def _cut(argument: Any, gradient: Array) -> Any:
 
 _RULES: dict[Callable[..., Any], Callable[..., tuple[Array, Pullback]]] = {
     embedding_lookup: _lookup,
-    embedding_lookup_sparse: _lookup_sparse,
-    safe_embedding_lookup_sparse: _safe_lookup_sparse,
+    embedding_lookup_sparse: _bags(plan_bags, "params"),
+    safe_embedding_lookup_sparse: _bags(plan_safe_bags, "embedding_weights"),
     matmul: _matmul,
     losses.sampled_softmax_loss: _sampled(losses.softmax_losses, _softmax_slopes),
     losses.nce_loss: _sampled(losses.logistic_losses, _logistic_slopes),

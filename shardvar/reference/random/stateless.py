@@ -30,7 +30,7 @@ import numpy.typing as npt
 from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import Array, DType, Shape
 from shardvar.layout.region import read_shape
-from shardvar.reference.random.blocks import (
+from shardvar.reference.random.indexed import (
     FLOATS,
     INTEGERS,
     TRUNCATED_AT,
@@ -58,13 +58,6 @@ _SMALLEST_UNIFORM = 1e-7
 sqrt(-2 log(1e-7)) = 5.68."""
 _BLOCKS_AT_ONCE = 1 << 13
 """Counter blocks computed at a time: 64 KiB a column, so that all stay in the cache."""
-
-_FRACTIONS = {
-    "float16": (0x3FF, 15 << 10),
-    "bfloat16": (0x7F, 127 << 7),
-    "float32": (0x7FFFFF, 127 << 23),
-}
-"""By dtype: the bits of a word that become a fraction, and the exponent bits of 1.0."""
 
 _FRACTIONS = {
     "float16": (0x3FF, 15 << 10),

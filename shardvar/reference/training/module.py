@@ -475,12 +475,14 @@ def deserialize(data: Any, **changes: Any) -> Any:
     config = {**data["config"], **changes}
     if hasattr(kind, "from_config"):
         return kind.from_config(config)
-    # A value of a config may be a serialized object itself.
+    return configured(kind, config)
+
+
+def configured(kind: Any, config: Any) -> Any:
+    """Construct a class from its config, whose values may be serialized objects themselves."""
+    given = check_config(kind, config).items()
     return kind(
-        **{
-            name: deserialize(value) if _is_serialized(value) else value
-            for name, value in check_config(kind, config).items()
-        }
+        **{name: deserialize(value) if _is_serialized(value) else value for name, value in given}
     )
 
 

@@ -36,7 +36,7 @@ from shardvar.layout.dtypes import STRING, Array, DType, Shape, dtype_name
 from shardvar.layout.region import Region, read_shape
 from shardvar.reference import random
 from shardvar.reference.devices import Device, device_scope
-from shardvar.reference.random.blocks import FLOATS, read_dtype
+from shardvar.reference.random.indexed import FLOATS, read_dtype
 from shardvar.reference.variables.values import as_dtype, as_value
 
 __all__ = [

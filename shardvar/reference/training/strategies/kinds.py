@@ -24,19 +24,14 @@ returns which strategy to apply".
 
 from collections.abc import Callable, Sequence
 from itertools import cycle
-from typing import Any, Self
+from typing import Any
 
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.forks import new_lock
 from shardvar.layout.dtypes import Shape
 from shardvar.layout.partition import AnyPartitioner, plan_rows
 from shardvar.reference.devices import Cluster, Device, current_device, device_scope, make_cluster
-from shardvar.reference.training.module import (
-    check_config,
-    deserialize,
-    serializable,
-    serialize,
-)
+from shardvar.reference.training.module import serializable, serialize
 from shardvar.reference.training.strategies.strategy import (
     Partitioning,
     Scope,
@@ -338,28 +333,6 @@ class ParameterServerStrategy(Strategy):
             "ps_memory_limit": limits.pop() if limits else None,
         }
 
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Self:
-        """Create a strategy from a config.
-
-        R-SERIAL-1 (RFC 002): "a cluster of different number of parameter servers" is another
-        ``num_ps``.
-
-        Parameters
-        ----------
-        config : dict
-            The arguments of the constructor, as ``get_config`` returns them.
-
-        Raises
-        ------
-        ArgumentError
-            If the class does not take an entry of `config`.
-        """
-        given = check_config(cls, config)
-        return cls(
-            **given | {"variable_partitioner": deserialize(given.get("variable_partitioner"))}
-        )
-
     def __repr__(self) -> str:
         return (
             f"ParameterServerStrategy(num_ps={self.num_ps}, "
@@ -460,16 +433,6 @@ class HybridStrategy(Strategy):
             "strategy2": serialize(self.strategy2),
             "strategy_chooser": serialize(self.strategy_chooser),
         }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Self:
-        given = check_config(cls, config)
-        return cls(
-            **{
-                name: deserialize(value) if isinstance(value, dict) else value
-                for name, value in given.items()
-            }
-        )
 
     def __repr__(self) -> str:
         return f"HybridStrategy({self.strategy1}, {self.strategy2})"

@@ -31,7 +31,7 @@ from shardvar.errors import ArgumentError, ArgumentTypeError, ScopeError
 from shardvar.layout.partition import AnyPartitioner, Cut, PartitionSpec
 from shardvar.layout.region import read_declared_shape
 from shardvar.reference.devices import Device, device_scope, full_name, operation_scope
-from shardvar.reference.training.module import check_config
+from shardvar.reference.training.module import configured
 from shardvar.reference.training.strategies.hints import Hints
 from shardvar.reference.variables import (
     MirroredVariable,
@@ -205,6 +205,9 @@ class Strategy:
     def from_config(cls, config: dict[str, Any]) -> Self:
         """Create a strategy from a config, which may have been changed since ``get_config``.
 
+        R-SERIAL-1 (RFC 002): "a cluster of different number of parameter servers" is another
+        ``num_ps``.
+
         Parameters
         ----------
         config : dict
@@ -215,7 +218,8 @@ class Strategy:
         ArgumentError
             If the class does not take an entry of `config`.
         """
-        return cls(**check_config(cls, config))
+        made: Self = configured(cls, config)
+        return made
 
     @contextmanager
     def scope(self) -> Iterator[Self]:

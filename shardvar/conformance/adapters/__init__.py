@@ -1,11 +1,12 @@
 """Adapters of real implementations: ``shardvar.conformance.adapters.NAME:Adapter``.
 
-``Trainings`` and ``Placed`` have the methods that the adapters of frameworks share: a training is
+``Trainings``, ``Placed`` and ``Sharded`` have the methods that the adapters of frameworks share: a training is
 begun, stepped, written and loaded, and a layout is made, in the way of each framework, and these steps
 are put together here.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partialmethod
 from typing import Any
 
 import numpy as np
@@ -135,3 +136,30 @@ class Placed:
         self, value: Array, mesh: Extents, names: Sequence[str], spec: Placements
     ) -> Parts:
         return self._held(value, self._named(value.shape, mesh, names, spec))
+
+
+class Sharded(Trainings):
+    """Levels 2 and 3 by the interface of RFC 000, which TensorFlow and shardvar have."""
+
+    _slices: Any
+    """The class of rows that are written to their ids."""
+
+    def _given(self, value: Array) -> Any:
+        return value
+
+    def shards(self, handle: Any) -> Parts:
+        # One part makes a normal variable (R-CREATE-2), which has no ``variables``.
+        return [shard.numpy() for shard in getattr(handle, "variables", [handle])]
+
+    def _write_dense(self, method: str, handle: Any, value: Array) -> None:
+        getattr(handle, method)(self._given(value))
+
+    assign = partialmethod(_write_dense, "assign")
+    assign_add = partialmethod(_write_dense, "assign_add")
+    assign_sub = partialmethod(_write_dense, "assign_sub")
+
+    def scatter(self, handle: Any, op: str, ids: Array, rows: Array) -> None:
+        getattr(handle, f"scatter_{op}")(self._slices(self._given(rows), self._given(ids)))
+
+    optimize_uneven = Trainings.optimize
+    slots_uneven = Trainings.slots

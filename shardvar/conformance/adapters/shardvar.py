@@ -14,9 +14,9 @@ from shardvar.conformance.adapters import (
     Parts,
     Placed,
     Placements,
+    Sharded,
     SlotArrays,
     Tensors,
-    Trainings,
 )
 from shardvar.layout import Partition, meshes
 from shardvar.layout.dtypes import Array, dtype_name
@@ -182,7 +182,9 @@ class _Callback(sv.ShardingCallback):
         return answer
 
 
-class Adapter(Meshes, Trainings):
+class Adapter(Meshes, Sharded):
+    _slices = sv.IndexedSlices
+
     def div(self, length: int, num_shards: int) -> Any:
         return sv.div(length, num_shards)
 
@@ -211,10 +213,6 @@ class Adapter(Meshes, Trainings):
     def read(self, handle: Any) -> Any:
         return handle.numpy()
 
-    def shards(self, handle: Any) -> Parts:
-        # One part makes a normal variable (R-CREATE-2), which has no ``variables``.
-        return [shard.numpy() for shard in getattr(handle, "variables", [handle])]
-
     def index(self, handle: Any, key: Any) -> Any:
         return handle[key]
 
@@ -236,18 +234,6 @@ class Adapter(Meshes, Trainings):
             handle, sv.nn.SparseTensor.from_rows(bags, np.int64), given, combiner
         )
 
-    def assign(self, handle: Any, value: Array) -> None:
-        handle.assign(value)
-
-    def assign_add(self, handle: Any, value: Array) -> None:
-        handle.assign_add(value)
-
-    def assign_sub(self, handle: Any, value: Array) -> None:
-        handle.assign_sub(value)
-
-    def scatter(self, handle: Any, op: str, ids: Array, rows: Array) -> None:
-        getattr(handle, f"scatter_{op}")(sv.IndexedSlices(rows, ids))
-
     def initialize_whole(self, function: Any, shape: Extents, dtype: Any, num_shards: int) -> Parts:
         # A function without a parameter ``partition`` is called for the whole value, and that is
         # sliced (R-INIT-2).
@@ -266,9 +252,6 @@ class Adapter(Meshes, Trainings):
             return function(shape, dtype, *part)
 
         return self.initialize_whole(initial, *variable)
-
-    optimize_uneven = Trainings.optimize
-    slots_uneven = Trainings.slots
 
     def _begin(self, kind: str, variables: dict[str, Any]) -> _Training:
         return variables, _OPTIMIZERS[kind]()

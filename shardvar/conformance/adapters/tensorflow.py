@@ -22,9 +22,9 @@ from shardvar.conformance.adapters import (
     Extents,
     GradientSteps,
     Parts,
+    Sharded,
     SlotArrays,
     Tensors,
-    Trainings,
 )
 from shardvar.layout.dtypes import Array
 from shardvar.spec.partitions import intervals
@@ -50,7 +50,7 @@ _OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-class Adapter(Trainings):
+class Adapter(Sharded):
     @cached_property
     def _tf(self) -> Any:
         # Level 3 hides the log of the C++ runtime, which would drown the table. It is read when
@@ -140,9 +140,6 @@ class Adapter(Trainings):
         value: Array = self._tf.convert_to_tensor(handle).numpy()
         return value
 
-    def shards(self, handle: Any) -> Parts:
-        return [shard.numpy() for shard in getattr(handle, "variables", [handle])]
-
     def index(self, handle: Any, key: Any) -> Any:
         return handle[key].numpy()
 
@@ -170,16 +167,12 @@ class Adapter(Trainings):
             given = tf.SparseTensor(sparse.indices, flat, sparse.dense_shape)
         return tf.nn.embedding_lookup_sparse(handle, sparse, given, combiner=combiner).numpy()
 
-    def _write_dense(self, method: str, handle: Any, value: Array) -> None:
-        getattr(handle, method)(self._tf.constant(value))
+    def _given(self, value: Array) -> Any:
+        return self._tf.constant(value)
 
-    assign = partialmethod(_write_dense, "assign")
-    assign_add = partialmethod(_write_dense, "assign_add")
-    assign_sub = partialmethod(_write_dense, "assign_sub")
-
-    def scatter(self, handle: Any, op: str, ids: Array, rows: Array) -> None:
-        slices = self._tf.IndexedSlices(self._tf.constant(rows), self._tf.constant(ids))
-        getattr(handle, f"scatter_{op}")(slices)
+    @property
+    def _slices(self) -> Any:
+        return self._tf.IndexedSlices
 
     def initialize(
         self, kind: str, shape: Extents, dtype: Any, num_shards: int, seed: int
@@ -207,9 +200,6 @@ class Adapter(Trainings):
                 dtype=dtype,
             )
         )
-
-    optimize_uneven = Trainings.optimize
-    slots_uneven = Trainings.slots
 
     def _begin(self, kind: str, variables: dict[str, Any]) -> _Training:
         optimizer = _OPTIMIZERS[kind](self._tf)

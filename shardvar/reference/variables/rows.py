@@ -24,13 +24,13 @@ only shard.
 3. A read holds the mutexes of all shards, so it never sees half of a write. A write returns one
    list of plans, which ``commit`` performs at once.
 
-``RowShard`` lists what this module asks of a shard. Every ``Variable`` provides it.
+Every ``Variable`` provides what this module asks of a shard.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -38,12 +38,9 @@ import numpy.typing as npt
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
 from shardvar.layout.dtypes import Array, DType, Ints, Shape
 from shardvar.layout.indexing import expand_index, is_axis, slice_of
-from shardvar.reference.devices import Buffer, allocate, current_device, gather_parts
+from shardvar.reference.devices import allocate, current_device, gather_parts
 from shardvar.reference.variables.values import (
     ADD,
-    Resource,
-    UpdateKind,
-    Write,
     as_value,
     holding,
     scatter_sorted,
@@ -265,99 +262,36 @@ def plan_gather_nd(indices: Any, shape: Shape) -> RowIndex:
     return plan_index(tuple(axes), shape)
 
 
-class RowShard(Protocol):
-    """A variable as a sharded variable uses it. Row numbers are the shard's own."""
-
-    @property
-    def resources(self) -> tuple[Resource, ...]:
-        """..."""
-
-    def read_range(self, out: Array, ranges: tuple[slice, ...]) -> None:
-        """``out[...] = value[ranges]``, a slice for each of the first axes."""
-
-    def rows_buffer(self) -> Buffer | None:
-        """Return the buffer whose rows are the value's; None if a read does more than copy."""
-
-    def gather_rows(self, out: Array, rows: Ints, places: Ints | None) -> None:
-        """``out[places] = value[rows]``; places None means all of ``out``."""
-
-    def plan_writes(self, update: UpdateKind, value: Array) -> list[Write]:
-        """..."""
-
-    def plan_row_writes(
-        self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None
-    ) -> list[Write]:
-        """Return the writes that combine ascending rows with ``values[order]``."""
-
-
-S = TypeVar("S", bound=RowShard)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ShardGroup(Generic[S]):
-    """The shards of one value, in the order of their rows."""
-
-    variables: tuple[S, ...]
-    """The shards; empty ones are among them."""
-    row_layout: RowLayout
-    row_shape: Shape
-    dtype: DType
-
-    @property
-    def resources(self) -> tuple[Resource, ...]:
-        return tuple(resource for shard in self.variables for resource in shard.resources)
-
-    def read_rows(self, rows: Rows, columns: tuple[slice, ...] = ()) -> Array:
-        """Return the rows, in their order; of a range of rows, only ``columns`` if they are given."""
-        # R-MOVE-1: only these rows cross to the current device. Plan: memory for the result, on the
-        # current device, whose limit is checked first. If slice(2, 9, 3) is read of a row of 10
-        # columns, 3 are read: columns 2, 5 and 8.
-        extents = [
-            len(range(size)[column]) for size, column in zip(self.row_shape, columns, strict=False)
-        ]
-        out = allocate(
-            (len(rows), *(extents if columns else self.row_shape)), self.dtype, is_zeroed=False
-        ).array
-        # Move, one message for each shard that holds some of the rows.
-        with holding(self.resources):
-            if isinstance(rows, range):
-                for shard, local, places in self.row_layout.split_range(rows):
-                    self.variables[shard].read_range(out[places], (local, *columns))
-                return out
-            # Plain resources are gathered together, in row blocks that stay in the processor's
-            # cache. Other kinds of shards compute their rows, so each is asked by itself.
-            buffers = [
-                buffer for shard in self.variables if (buffer := shard.rows_buffer()) is not None
-            ]
-            if len(buffers) == len(self.variables):
-                gather_parts(out, buffers, rows, self.row_layout.split_rows, current_device())
-            else:
-                for shard, numbers, at in self.row_layout.split_rows(rows):
-                    self.variables[shard].gather_rows(out, numbers, at)
-        return out
-
-    def plan_writes(self, update: UpdateKind, value: Array) -> list[Write]:
-        """Return the writes of each shard that has rows, with its own rows of ``value``."""
-        bounds = pairwise(self.row_layout.bounds)
-        return [
-            write
-            for shard, (start, stop) in zip(self.variables, bounds, strict=True)
-            if start < stop
-            for write in shard.plan_writes(update, value[start:stop])
-        ]
-
-    def plan_row_writes(
-        self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None
-    ) -> list[Write]:
-        """Return the writes of each shard that holds some of the ascending rows, in their order."""
-        edges = np.searchsorted(rows, self.row_layout.bounds).tolist()
-        writes = []
-        for shard, (low, high) in enumerate(pairwise(edges)):
-            if low < high:
-                local = rows[low:high] - self.row_layout.bounds[shard]
-                own = (values[low:high], None) if order is None else (values, order[low:high])
-                writes += self.variables[shard].plan_row_writes(update, local, *own)
-        return writes
+def read_shards(
+    variable: Any,
+    shards: Sequence[Any],
+    layout: RowLayout,
+    rows: Rows,
+    columns: tuple[slice, ...],
+) -> Array:
+    """Return the rows, in their order; of a range of rows, only ``columns`` if they are given."""
+    # R-MOVE-1: only these rows cross to the current device. Plan: memory for the result, on the
+    # current device, whose limit is checked first. If slice(2, 9, 3) is read of a row of 10
+    # columns, 3 are read: columns 2, 5 and 8.
+    row_shape = variable.shape[1:]
+    extents = [len(range(size)[column]) for size, column in zip(row_shape, columns, strict=False)]
+    shape = (len(rows), *(extents if columns else row_shape))
+    out = allocate(shape, variable.dtype, is_zeroed=False).array
+    # Move, one message for each shard that holds some of the rows.
+    with holding(variable.resources):
+        if isinstance(rows, range):
+            for shard, local, places in layout.split_range(rows):
+                shards[shard].read_range(out[places], (local, *columns))
+            return out
+        # Plain resources are gathered together, in row blocks that stay in the processor's cache.
+        # Other kinds of shards compute their rows, so each is asked by itself.
+        buffers = [buffer for shard in shards if (buffer := shard.rows_buffer()) is not None]
+        if len(buffers) == len(shards):
+            gather_parts(out, buffers, rows, layout.split_rows, current_device())
+        else:
+            for shard, numbers, at in layout.split_rows(rows):
+                shards[shard].gather_rows(out, numbers, at)
+    return out
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from itertools import cycle, pairwise
 from typing import Any, Self
 
+import numpy as np
+
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
 from shardvar.layout.dtypes import Array, DType, Ints, Shape, dtype_name
 from shardvar.layout.partition import Cut, Partition, plan_rows
@@ -38,7 +40,7 @@ from shardvar.reference.variables.initial_value import (
     plan_layout_calls,
     scoped_name,
 )
-from shardvar.reference.variables.rows import RowLayout, Rows, ShardGroup
+from shardvar.reference.variables.rows import RowLayout, Rows, read_shards
 from shardvar.reference.variables.values import Resource, UpdateKind, Write
 from shardvar.reference.variables.variable import Variable
 
@@ -73,11 +75,9 @@ class ShardedVariable(Variable):
 
     def __init__(self, variables: Sequence[Variable], name: str = "ShardedVariable") -> None:
         shards = check_shards(variables)
-        self._name = name
-        row_layout = RowLayout.of_sizes([shard.shape[0] for shard in shards])
-        self._shards = ShardGroup(
-            tuple(shards), row_layout, tuple(shards[0].shape[1:]), shards[0].dtype
-        )
+        self._name, self._variables = name, tuple(shards)
+        self._row_layout = RowLayout.of_sizes([shard.shape[0] for shard in shards])
+        self._row_shape, self._dtype = tuple(shards[0].shape[1:]), shards[0].dtype
         # A weak reference: shards outlive a container that is dropped, and are then free for
         # another one.
         for shard in shards:
@@ -86,7 +86,7 @@ class ShardedVariable(Variable):
     @property
     def variables(self) -> list[Variable]:
         """The shards, in the order of their rows."""
-        return list(self._shards.variables)
+        return list(self._variables)
 
     def get_variable_list(self) -> list[Variable]:
         """Return the shards, in the order of their rows.
@@ -97,11 +97,11 @@ class ShardedVariable(Variable):
 
     @property
     def shape(self) -> Shape:
-        return (self._shards.row_layout.num_rows, *self._shards.row_shape)
+        return (self._row_layout.num_rows, *self._row_shape)
 
     @property
     def dtype(self) -> DType:
-        return self._shards.dtype
+        return self._dtype
 
     @property
     def name(self) -> str:
@@ -109,32 +109,32 @@ class ShardedVariable(Variable):
 
     @property
     def trainable(self) -> bool:
-        return self._shards.variables[0].trainable
+        return self._variables[0].trainable
 
     @property
     def device(self) -> Device:
         """The device of the first shard, for variables that are colocated with this one."""
-        return self._shards.variables[0].device
+        return self._variables[0].device
 
     @property
     def devices(self) -> tuple[Device, ...]:
         """The device of each shard."""
-        return tuple(shard.device for shard in self._shards.variables)
+        return tuple(shard.device for shard in self._variables)
 
     @property
     def partition(self) -> Partition:
         """The region of the whole that each shard holds."""
-        zeros = (0,) * len(self._shards.row_shape)
-        bounds = self._shards.row_layout.bounds
+        zeros = (0,) * len(self._row_shape)
+        bounds = self._row_layout.bounds
         parts = tuple(
-            Region((start, *zeros), (stop - start, *self._shards.row_shape))
+            Region((start, *zeros), (stop - start, *self._row_shape))
             for start, stop in pairwise(bounds)
         )
         return Partition(self.shape, parts)
 
     @property
     def resources(self) -> tuple[Resource, ...]:
-        return self._shards.resources
+        return tuple(resource for shard in self._variables for resource in shard.resources)
 
     def read_value(self) -> Array:
         """Return the full value, concatenated on the current device.
@@ -148,18 +148,32 @@ class ShardedVariable(Variable):
             If the value does not fit the current device.
         """
         with operation_scope("read_value"):
-            return self._shards.read_rows(range(self.shape[0]))
+            return self._read_rows(range(self.shape[0]))
 
     def _read_rows(self, rows: Rows, columns: tuple[slice, ...] = ()) -> Array:
-        return self._shards.read_rows(rows, columns)
+        return read_shards(self, self._variables, self._row_layout, rows, columns)
 
     def plan_writes(self, update: UpdateKind, value: Array) -> list[Write]:
-        return self._shards.plan_writes(update, value)
+        bounds = pairwise(self._row_layout.bounds)
+        return [
+            write
+            for shard, (start, stop) in zip(self._variables, bounds, strict=True)
+            if start < stop
+            for write in shard.plan_writes(update, value[start:stop])
+        ]
 
     def plan_row_writes(
         self, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None
     ) -> list[Write]:
-        return self._shards.plan_row_writes(update, rows, values, order)
+        bounds = self._row_layout.bounds
+        edges = np.searchsorted(rows, bounds).tolist()
+        writes = []
+        for shard, (low, high) in enumerate(pairwise(edges)):
+            if low < high:
+                local = rows[low:high] - bounds[shard]
+                own = (values[low:high], None) if order is None else (values, order[low:high])
+                writes += self._variables[shard].plan_row_writes(update, local, *own)
+        return writes
 
     def _written(self, read_value: bool) -> Any:
         # R-ASSIGN-2: as TensorFlow, every write returns the container itself, for any read_value.
@@ -168,12 +182,13 @@ class ShardedVariable(Variable):
     def __copy__(self) -> Self:
         """Return another container of the same shards, whose ``container`` stays the first one."""
         twin = object.__new__(type(self))
-        twin._name, twin._shards = self._name, self._shards
+        for name in ("_name", "_variables", "_row_layout", "_row_shape", "_dtype"):
+            setattr(twin, name, getattr(self, name))
         return twin
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return independent shards of the same names, in a new container."""
-        twin = type(self)([deepcopy(shard, memo) for shard in self._shards.variables], self._name)
+        twin = type(self)([deepcopy(shard, memo) for shard in self._variables], self._name)
         memo[id(self)] = twin
         return twin
 
@@ -191,7 +206,7 @@ class ShardedVariable(Variable):
 
     def __repr__(self) -> str:
         parts = ", ".join(
-            f"{shard.name} {shard.shape} on {shard.device}" for shard in self._shards.variables
+            f"{shard.name} {shard.shape} on {shard.device}" for shard in self._variables
         )
         return (
             f"<sv.ShardedVariable {self.name!r} shape={self.shape} dtype={dtype_name(self.dtype)} "

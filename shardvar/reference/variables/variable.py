@@ -55,7 +55,7 @@ from shardvar.reference.variables.operations import (
     read_range,
     read_variable_op,
 )
-from shardvar.reference.variables.rows import RowLayout, Rows, ShardGroup
+from shardvar.reference.variables.rows import RowLayout, Rows, read_shards
 from shardvar.reference.variables.values import (
     REPLACE,
     Resource,
@@ -220,7 +220,7 @@ class Variable(VariableInterface, metaclass=_Factory):
         """The sharded variable that this is a shard of, while that exists."""
         return None if self._container is None else self._container()
 
-    # The methods of a shard (`row_access.RowShard`), and the interface by means of `read_value` and
+    # The methods of a shard (`rows.read_shards`), and the interface by means of `read_value` and
     # `assign`.
 
     def read_range(self, out: Array, ranges: tuple[slice, ...]) -> None:
@@ -287,8 +287,7 @@ class Variable(VariableInterface, metaclass=_Factory):
 
     def _read_rows(self, rows: Rows, columns: tuple[slice, ...] = ()) -> Array:
         # A plain variable is its own only shard.
-        group = ShardGroup((self,), RowLayout((0, self.shape[0])), self.shape[1:], self.dtype)
-        return group.read_rows(rows, columns)
+        return read_shards(self, (self,), RowLayout((0, self.shape[0])), rows, columns)
 
     def _written(self, read_value: bool) -> Any:
         # R-ASSIGN-1 (RFC 003): "Implement the subclass to be returned from tf.assign*".

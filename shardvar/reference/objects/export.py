@@ -370,10 +370,6 @@ def _concrete_function(variable: ServedVariable) -> bytes:
     return bound + message(3, message(_TUPLE, arguments)) + message(4, message(_DICT, rows))
 
 
-def _pair(key: str, value: bytes) -> bytes:
-    return message(2, text(1, key), message(2, value))
-
-
 _NONE, _TENSOR_SPEC, _LIST, _TUPLE, _DICT, _NAMED_TUPLE = 1, 33, 51, 52, 53, 54
 """The fields of a StructuredValue."""
 
@@ -382,13 +378,18 @@ _FUNCTION_SPEC = message(
     message(
         _NAMED_TUPLE,
         text(1, "FullArgSpec"),
-        _pair("args", message(_LIST)),
-        _pair("varargs", message(_NONE)),
-        _pair("varkw", message(_NONE)),
-        _pair("defaults", message(_NONE)),
-        _pair("kwonlyargs", message(_LIST, message(1, text(13, IDS)))),
-        _pair("kwonlydefaults", message(_NONE)),
-        _pair("annotations", message(_DICT)),
+        *(
+            message(2, text(1, key), message(2, value))
+            for key, value in {
+                "args": message(_LIST),
+                "varargs": message(_NONE),
+                "varkw": message(_NONE),
+                "defaults": message(_NONE),
+                "kwonlyargs": message(_LIST, message(1, text(13, IDS))),
+                "kwonlydefaults": message(_NONE),
+                "annotations": message(_DICT),
+            }.items()
+        ),
     ),
 ) + message(5, message(_NONE))
 """A function whose only argument is given by its name."""

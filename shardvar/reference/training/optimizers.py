@@ -24,6 +24,7 @@ rows without a gradient also change, because a slot decays, and has the formula 
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from math import isfinite
 from typing import Any, ClassVar, Literal, get_args
 
@@ -257,9 +258,7 @@ class Optimizer(Trackable):
             key: self.add_slot(variable, key, first) for key, first in self._slot_values().items()
         }
         return plan_steps(
-            lambda value, given, square, arrays: self._update(
-                value, given, square, arrays, numbers
-            ),
+            partial(self._update, numbers=numbers),
             part,
             variable,
             slots,

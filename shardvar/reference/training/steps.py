@@ -58,6 +58,7 @@ from shardvar.reference.variables.values import (
     as_value,
     cast_value,
     check_shape,
+    row_blocks,
     sort_rows,
     sum_sorted,
 )
@@ -403,7 +404,7 @@ def _plan(
 
     def apply(value: Array, slots: Slots) -> None:
         flat, own = value.reshape(-1), {name: slot.reshape(-1) for name, slot in slots.items()}
-        for block in _blocks(flat):
+        for block in row_blocks(len(flat), flat, _BLOCK_NBYTES):
             rule(flat[block], moved[block], None, {name: own[name][block] for name in own})
 
     return apply
@@ -412,7 +413,7 @@ def _plan(
 def _apply_to_rows(rule: _Blockwise, gradient: GradientRows, value: Array, slots: Slots) -> None:
     # NumPy's ``value[rows]`` is a copy, so it is written back. Rows are distinct: no update of a
     # row is lost.
-    for block in _blocks(gradient.sums):
+    for block in row_blocks(len(gradient.sums), gradient.sums, _BLOCK_NBYTES):
         rows, part = gradient.rows[block], gradient.sums[block]
         square = None if gradient.squares is None else gradient.squares[block]
         new, new_slots = value[rows], {name: slot[rows] for name, slot in slots.items()}
@@ -428,7 +429,7 @@ def _apply_to_all_rows(
     # The gradient is made dense for one block at a time. Its rows ascend, so a block's rows are a
     # range of them: of rows 2, 5, 9 the block [4, 8) has the range 1 to 2, which is row 5, at 5 - 4
     # = 1 in the block.
-    for block in _blocks(value):
+    for block in row_blocks(len(value), value, _BLOCK_NBYTES):
         low, high = np.searchsorted(gradient.rows, [block.start, block.stop])
         local = gradient.rows[low:high] - block.start
         part = np.zeros_like(value[block])
@@ -438,11 +439,3 @@ def _apply_to_all_rows(
             square = np.zeros(part.shape, gradient.squares.dtype)
             square[local] = gradient.squares[low:high]
         rule(value[block], part, square, {name: slot[block] for name, slot in slots.items()})
-
-
-def _blocks(array: Array) -> Iterator[slice]:
-    """Return slices of the first axis with at most ``_BLOCK_NBYTES`` each, or one row."""
-    # Rows of 100 float32 take 400 bytes: 131072 // 400 = 327 rows a block. A row may be empty,
-    # hence max(1, ...).
-    step = max(1, _BLOCK_NBYTES // max(1, array[:1].nbytes))
-    return (slice(start, min(start + step, len(array))) for start in range(0, len(array), step))

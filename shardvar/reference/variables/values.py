@@ -264,7 +264,7 @@ def scatter_sorted(array: Array, rows: Ints, values: Array, update: UpdateKind) 
         # Of several values for one row the last stays.
         array[rows[starts]] = values[starts + counts - 1]
         return
-    for block in _row_blocks(len(starts), array):
+    for block in row_blocks(len(starts), array):
         distinct = rows[starts[block]]
         new = update.combine(array[distinct], values[starts[block]])
         array[distinct] = _folded(new, starts[block], counts[block], values, None, update)
@@ -276,7 +276,7 @@ def sum_sorted(rows: Ints, values: Array, order: Ints) -> tuple[Ints, Array]:
     # occurs once keeps the sign of its zeros.
     starts, counts = _groups(rows)
     sums = np.empty((len(starts), *values.shape[1:]), values.dtype)
-    for block in _row_blocks(len(starts), sums):
+    for block in row_blocks(len(starts), sums):
         np.take(values, order[starts[block]], axis=0, out=sums[block], mode="clip")
         _folded(sums[block], starts[block], counts[block], values, order, ADD)
     return rows[starts], sums
@@ -293,9 +293,11 @@ def _groups(rows: Ints) -> tuple[Ints, Ints]:
     return starts, counts
 
 
-def _row_blocks(count: int, array: Array) -> Iterator[slice]:
-    """Return slices of ``count`` rows, each of about ``_BLOCK_NBYTES`` of the array's rows."""
-    step = max(1, _BLOCK_NBYTES // max(1, array[:1].nbytes))
+def row_blocks(count: int, array: Array, most: int = _BLOCK_NBYTES) -> Iterator[slice]:
+    """Return slices of ``count`` rows, each of at most so many bytes of the array's rows, or one row."""
+    # Rows of 100 float32 take 400 bytes: 262144 // 400 = 655 rows a block. A row may be empty, hence
+    # max(1, ...).
+    step = max(1, most // max(1, array[:1].nbytes))
     return (slice(first, first + step) for first in range(0, count, step))
 
 

@@ -1,6 +1,6 @@
 """Adapters of real implementations: ``shardvar.conformance.adapters.NAME:Adapter``.
 
-``Trainings``, ``Placed`` and ``Sharded`` have the methods that the adapters of frameworks share: a training is
+``Trainings``, ``Layouts`` and ``Sharded`` have the methods that the adapters of frameworks share: a training is
 begun, stepped, written and loaded, and a layout is made, in the way of each framework, and these steps
 are put together here.
 """
@@ -14,25 +14,25 @@ import numpy as np
 from shardvar.layout.dtypes import Array
 from shardvar.spec.partitions import intervals
 
-Extents = Sequence[int]
+ShapeLike = Sequence[int]
 """A shape, a number of parts or of devices along each axis, or the rows of each shard."""
-Parts = list[Array]
+PartArrays = list[Array]
 """The array of each shard, or of each device."""
 Tensors = Mapping[str, Array]
 Placements = Sequence[Any]
 """The placement on each axis of a mesh, or the names of a spec for each axis of a tensor."""
-CountOrSizes = int | Extents
+CountOrSizes = int | ShapeLike
 """A number of shards, or the rows of each."""
 GradientArrays = Array | tuple[Array, Array]
 GradientSteps = Sequence[Mapping[str, GradientArrays]]
-SlotArrays = dict[str, Parts]
+SlotArrays = dict[str, PartArrays]
 
 
 class Trainings:
     """Levels 5 and 10 by six methods of a framework; a training is any object that it makes."""
 
     create: Callable[..., Any]
-    shards: Callable[..., Parts]
+    shards: Callable[..., PartArrays]
     _begin: Callable[..., Any]
     """Of a kind, variables and the values that they had before their layout."""
     _train: Callable[..., None]
@@ -101,40 +101,40 @@ class Trainings:
         return training
 
 
-class Placed:
+class Layouts:
     """Level 9 by six methods of a framework; a layout is any object that it makes."""
 
     _placed: Callable[..., Any]
     """The layout of a shape on a mesh, by placements."""
     _named: Callable[..., Any]
     """The layout of a shape on a mesh, by its names and a spec."""
-    _held: Callable[..., Parts]
-    """What the devices of a layout hold of a value."""
+    _held: Callable[..., PartArrays]
+    """The parts of a value that the devices of a layout hold."""
     _stated: Callable[..., Any]
     _whole: Callable[..., Array]
-    _moved: Callable[..., Parts]
-    """What they hold of a value that was moved from one layout to another."""
+    _moved: Callable[..., PartArrays]
+    """The parts that they hold once a value was moved from one layout to another."""
 
-    def mesh_parts(self, value: Array, mesh: Extents, placements: Placements) -> Parts:
+    def mesh_parts(self, value: Array, mesh: ShapeLike, placements: Placements) -> PartArrays:
         return self._held(value, self._placed(value.shape, mesh, placements))
 
-    def mesh_slices(self, shape: Extents, mesh: Extents, placements: Placements) -> Any:
+    def mesh_slices(self, shape: ShapeLike, mesh: ShapeLike, placements: Placements) -> Any:
         return self._stated(shape, self._placed(shape, mesh, placements))
 
     def mesh_gather(
-        self, parts: Parts, shape: Extents, mesh: Extents, placements: Placements
+        self, parts: PartArrays, shape: ShapeLike, mesh: ShapeLike, placements: Placements
     ) -> Array:
         return self._whole(parts, shape, self._placed(shape, mesh, placements))
 
     def mesh_move(
-        self, value: Array, mesh: Extents, source: Placements, target: Placements
-    ) -> Parts:
+        self, value: Array, mesh: ShapeLike, source: Placements, target: Placements
+    ) -> PartArrays:
         layouts = (self._placed(value.shape, mesh, each) for each in (source, target))
         return self._moved(value, *layouts)
 
     def spec_parts(
-        self, value: Array, mesh: Extents, names: Sequence[str], spec: Placements
-    ) -> Parts:
+        self, value: Array, mesh: ShapeLike, names: Sequence[str], spec: Placements
+    ) -> PartArrays:
         return self._held(value, self._named(value.shape, mesh, names, spec))
 
 
@@ -147,7 +147,7 @@ class Sharded(Trainings):
     def _given(self, value: Array) -> Any:
         return value
 
-    def shards(self, handle: Any) -> Parts:
+    def shards(self, handle: Any) -> PartArrays:
         # One part makes a normal variable (R-CREATE-2), which has no ``variables``.
         return [shard.numpy() for shard in getattr(handle, "variables", [handle])]
 

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from shardvar.conformance.adapters import (
-    Extents,
     GradientArrays,
     GradientSteps,
-    Parts,
-    Placed,
+    Layouts,
+    PartArrays,
     Placements,
+    ShapeLike,
     SlotArrays,
     Tensors,
     Trainings,
@@ -38,7 +38,7 @@ _Region = tuple[tuple[int, ...], tuple[int, ...]]
 """An offset and a shape."""
 
 
-class Adapter(Trainings, Placed):
+class Adapter(Trainings, Layouts):
     @cached_property
     def _jax(self) -> Any:
         os.environ.setdefault("XLA_FLAGS", _XLA_FLAGS)  # read when JAX is imported
@@ -64,7 +64,7 @@ class Adapter(Trainings, Placed):
 
     def _sharding(
         self,
-        mesh: Extents,
+        mesh: ShapeLike,
         names: Sequence[str] | None = None,
         spec: Sequence[Any] | None = None,
         explicit: bool = False,
@@ -78,7 +78,7 @@ class Adapter(Trainings, Placed):
         spec = names if spec is None else spec
         return sharding.NamedSharding(made, sharding.PartitionSpec(*spec))
 
-    def _divided(self, shape: Extents, num_shards: int) -> Any:
+    def _divided(self, shape: ShapeLike, num_shards: int) -> Any:
         if shape[0] % num_shards:
             raise NotImplementedError("rows that the shards do not divide")
         return self._sharding([num_shards])
@@ -87,12 +87,12 @@ class Adapter(Trainings, Placed):
         regions = self._stated((length,), self._divided((length,), num_shards))
         return [(start, start + count) for (start,), (count,) in regions]
 
-    def regions(self, shape: Extents, counts: Extents) -> list[_Region]:
+    def regions(self, shape: ShapeLike, counts: ShapeLike) -> list[_Region]:
         if any(extent % count for extent, count in zip(shape, counts, strict=True)):
             raise NotImplementedError("axes that the parts do not divide")
         return self._stated(shape, self._sharding(counts))
 
-    def _stated(self, shape: Extents, sharding: Any) -> list[_Region]:
+    def _stated(self, shape: ShapeLike, sharding: Any) -> list[_Region]:
         # The map is keyed by device; the shards are in the order of the mesh.
         places = sharding.devices_indices_map(tuple(shape))
         return [_region(places[device], shape) for device in sharding.mesh.devices.flat]
@@ -100,13 +100,13 @@ class Adapter(Trainings, Placed):
     def create(self, value: Array, num_shards: int) -> Any:
         return self._jax.device_put(value, self._divided(value.shape, num_shards))
 
-    def create_partitioned(self, value: Array, counts: Extents) -> Any:
+    def create_partitioned(self, value: Array, counts: ShapeLike) -> Any:
         return self._jax.device_put(value, self._sharding(counts))
 
     def read(self, handle: Any) -> Array:
         return np.asarray(handle)
 
-    def shards(self, handle: Any) -> Parts:
+    def shards(self, handle: Any) -> PartArrays:
         data = {shard.device: shard.data for shard in handle.addressable_shards}
         return [np.asarray(data[device]) for device in handle.sharding.mesh.devices.flat]
 
@@ -148,8 +148,8 @@ class Adapter(Trainings, Placed):
         return getattr(handle.at[ids], _SCATTERS.get(op, op))(rows)
 
     def initialize(
-        self, kind: str, shape: Extents, dtype: Any, num_shards: int, seed: int
-    ) -> Parts:
+        self, kind: str, shape: ShapeLike, dtype: Any, num_shards: int, seed: int
+    ) -> PartArrays:
         jax = self._jax
         draws: dict[str, Callable[..., Any]] = {
             "zeros": jax.nn.initializers.zeros,
@@ -165,13 +165,17 @@ class Adapter(Trainings, Placed):
             jax.jit(drawn, out_shardings=self._divided(shape, num_shards))(jax.random.key(seed))
         )
 
-    def initialize_whole(self, function: Any, shape: Extents, dtype: Any, num_shards: int) -> Parts:
+    def initialize_whole(
+        self, function: Any, shape: ShapeLike, dtype: Any, num_shards: int
+    ) -> PartArrays:
         sharding, value = self._divided(shape, num_shards), function(tuple(shape), dtype)
         if value.shape != tuple(shape):
             raise NotImplementedError("another shape than the value has")
         return self.shards(self._jax.device_put(value, sharding))
 
-    def initialize_parts(self, function: Any, shape: Extents, dtype: Any, num_shards: int) -> Parts:
+    def initialize_parts(
+        self, function: Any, shape: ShapeLike, dtype: Any, num_shards: int
+    ) -> PartArrays:
         def part(index: Any) -> Any:
             return function(tuple(shape), dtype, *_region(index, shape)[::-1])
 
@@ -233,7 +237,7 @@ class Adapter(Trainings, Placed):
             training.states[key] = self._jax.tree.unflatten(tree, placed)
         training.count = int(restored[""])
 
-    def _placed(self, shape: Extents, mesh: Extents, placements: Placements) -> Any:
+    def _placed(self, shape: ShapeLike, mesh: ShapeLike, placements: Placements) -> Any:
         """Return the sharding of placements on a mesh; JAX knows only even ones."""
         names = [f"axis{axis}" for axis in range(len(mesh))]
         if len(placements) != len(mesh):
@@ -255,19 +259,19 @@ class Adapter(Trainings, Placed):
             raise NotImplementedError("axes that the parts do not divide")
         return self._sharding(mesh, names, spec)
 
-    def _named(self, _shape: Extents, *mesh: Any) -> Any:
+    def _named(self, _shape: ShapeLike, *mesh: Any) -> Any:
         return self._sharding(*mesh)
 
-    def _held(self, value: Array, sharding: Any) -> Parts:
+    def _held(self, value: Array, sharding: Any) -> PartArrays:
         return self.shards(self._jax.device_put(value, sharding))
 
-    def _whole(self, parts: Parts, shape: Extents, sharding: Any) -> Array:
+    def _whole(self, parts: PartArrays, shape: ShapeLike, sharding: Any) -> Array:
         return np.asarray(self._joined(parts, shape, sharding))
 
-    def _moved(self, value: Array, source: Any, target: Any) -> Parts:
+    def _moved(self, value: Array, source: Any, target: Any) -> PartArrays:
         return self._held(self._jax.device_put(value, source), target)
 
-    def _joined(self, parts: Parts, shape: Extents, sharding: Any) -> Any:
+    def _joined(self, parts: PartArrays, shape: ShapeLike, sharding: Any) -> Any:
         arrays = [
             self._jax.device_put(part, device)
             for part, device in zip(parts, sharding.mesh.devices.flat, strict=True)
@@ -276,12 +280,12 @@ class Adapter(Trainings, Placed):
 
     def mesh_reduce(
         self,
-        terms: Parts,
-        mesh: Extents,
+        terms: PartArrays,
+        mesh: ShapeLike,
         axis: int,
         op: str,
         placements: Placements,
-    ) -> Parts:
+    ) -> PartArrays:
         if op != "sum":
             raise NotImplementedError(f"unreduced axes of {op}")
         jax = self._jax
@@ -295,8 +299,8 @@ class Adapter(Trainings, Placed):
             return self.shards(jax.sharding.reshard(unreduced, target.spec))
 
     def spec_constrained(
-        self, value: Array, mesh: Extents, names: Sequence[str], spec: Sequence[Any]
-    ) -> Parts:
+        self, value: Array, mesh: ShapeLike, names: Sequence[str], spec: Sequence[Any]
+    ) -> PartArrays:
         sharding = self._sharding(mesh, names, spec)
         return self.shards(
             self._jax.jit(lambda one: self._jax.lax.with_sharding_constraint(one, sharding))(value)
@@ -335,7 +339,7 @@ class Adapter(Trainings, Placed):
         return {key: (tuple(one.shape), str(one.dtype)) for key, one in metadata.items()}
 
 
-def _region(index: Sequence[slice], shape: Extents) -> _Region:
+def _region(index: Sequence[slice], shape: ShapeLike) -> _Region:
     bounds = [one.indices(extent) for one, extent in zip(index, shape, strict=True)]
     return tuple(a for a, _, _ in bounds), tuple(b - a for a, b, _ in bounds)
 

@@ -190,7 +190,7 @@ class Adapter:
         restored = {}
         with open(path + ".npz", "rb") as file, np.load(file) as saved:
             for key, template in templates.items():
-                # ``rpartition``, since a key may hold a ``#`` itself. Parts come in the order of
+                # ``rpartition``, since a key may hold a ``#`` itself. PartArrays come in the order of
                 # writing.
                 parts = [saved[name] for name in saved.files if name.rpartition("#")[0] == key]
                 value = np.concatenate(parts) if template.ndim else parts[0]

@@ -9,11 +9,11 @@ import numpy as np
 import shardvar as sv
 from shardvar.conformance.adapters import (
     CountOrSizes,
-    Extents,
     GradientSteps,
-    Parts,
-    Placed,
+    Layouts,
+    PartArrays,
     Placements,
+    ShapeLike,
     Sharded,
     SlotArrays,
     Tensors,
@@ -28,13 +28,13 @@ from shardvar.reference.variables.sharded import create_sharded_variable
 from shardvar.spec.partitions import intervals
 
 
-class Meshes(Placed):
+class Meshes(Layouts):
     # A plan does not depend on which axes were joined.
-    mesh_move_joined = Placed.mesh_move
+    mesh_move_joined = Layouts.mesh_move
     # A layout is the same wherever it is asked for.
-    spec_constrained = Placed.spec_parts
+    spec_constrained = Layouts.spec_parts
 
-    def _placed(self, shape: Extents, mesh: Extents, placements: Placements) -> Layout:
+    def _placed(self, shape: ShapeLike, mesh: ShapeLike, placements: Placements) -> Layout:
         def one(placement: Any) -> Any:
             if isinstance(placement, tuple):
                 return meshes.StridedShard(*placement[1:])
@@ -43,31 +43,31 @@ class Meshes(Placed):
         return meshes.dtensor(shape, sv.Mesh(mesh), [one(placement) for placement in placements])
 
     def _named(
-        self, shape: Extents, mesh: Extents, names: Sequence[str], spec: Placements
+        self, shape: ShapeLike, mesh: ShapeLike, names: Sequence[str], spec: Placements
     ) -> Layout:
         return meshes.named_sharding(shape, sv.Mesh(mesh, names), spec)
 
-    def _held(self, value: Array, layout: Layout) -> Parts:
+    def _held(self, value: Array, layout: Layout) -> PartArrays:
         every = [layout.regions(device) for device in layout.mesh.devices]
         return [_joined([value[each.slices] for each in some], some, value) for some in every]
 
-    def _stated(self, _shape: Extents, layout: Layout) -> Any:
+    def _stated(self, _shape: ShapeLike, layout: Layout) -> Any:
         return [_stated(layout, device) for device in layout.mesh.devices]
 
-    def _whole(self, parts: Parts, shape: Extents, layout: Layout) -> Array:
+    def _whole(self, parts: PartArrays, shape: ShapeLike, layout: Layout) -> Array:
         return _redistributed(parts, layout, meshes.named_sharding(shape, sv.Mesh((1,)), ()))[0]
 
-    def _moved(self, value: Array, source: Layout, target: Layout) -> Parts:
+    def _moved(self, value: Array, source: Layout, target: Layout) -> PartArrays:
         return _redistributed(self._held(value, source), source, target)
 
     def mesh_reduce(
         self,
-        terms: Parts,
-        mesh: Extents,
+        terms: PartArrays,
+        mesh: ShapeLike,
         axis: int,
         op: str,
         placements: Placements,
-    ) -> Parts:
+    ) -> PartArrays:
         made, shape = sv.Mesh(mesh), terms[0].shape
         pending = [
             meshes.Partial(op) if number == axis else meshes.Replicate()
@@ -79,14 +79,16 @@ class Meshes(Placed):
         reduce = op if mesh[axis] > 1 else None
         return _redistributed(parts, source, self._placed(shape, mesh, placements), reduce)
 
-    def fsdp_parts(self, value: Array, mesh: Extents) -> Parts:
+    def fsdp_parts(self, value: Array, mesh: ShapeLike) -> PartArrays:
         return self._held(value, meshes.fsdp(value.shape, sv.Mesh(mesh, ("dp", "tp")), tp_dim=0))
 
-    def fsdp_shapes(self, shape: Extents, mesh: Extents) -> list[tuple[int, ...]]:
+    def fsdp_shapes(self, shape: ShapeLike, mesh: ShapeLike) -> list[tuple[int, ...]]:
         layout = meshes.fsdp(shape, sv.Mesh(mesh, ("dp", "tp")), tp_dim=0)
         return [_stated(layout, device)[1] for device in layout.mesh.devices]
 
-    def hsdp_parts(self, value: Array, mesh: Extents, fsdp_axis: int, tp_axis: int | None) -> Parts:
+    def hsdp_parts(
+        self, value: Array, mesh: ShapeLike, fsdp_axis: int, tp_axis: int | None
+    ) -> PartArrays:
         made = sv.Mesh(mesh, ("copies", "dp", "tp"))
         return self._held(value, meshes.fsdp(value.shape, made, fsdp_axis, tp_axis))
 
@@ -120,8 +122,8 @@ def _joined(arrays: Sequence[Array], regions: Sequence[Any], like: Array) -> Arr
 
 
 def _redistributed(
-    parts: Parts, source: Layout, target: Layout, reduce: str | None = None
-) -> Parts:
+    parts: PartArrays, source: Layout, target: Layout, reduce: str | None = None
+) -> PartArrays:
     """Return what each device holds after a redistribution, its regions joined."""
     given = []
     for device, part in enumerate(parts):
@@ -191,10 +193,10 @@ class Adapter(Meshes, Sharded):
     def owner(self, ids: Array, length: int, num_shards: int) -> Any:
         return sv.div_owner(ids, length, num_shards)
 
-    def regions(self, shape: Extents, counts: Extents) -> Any:
+    def regions(self, shape: ShapeLike, counts: ShapeLike) -> Any:
         return [(part.offset, part.shape) for part in Partition.from_counts(shape, counts)]
 
-    def _counts(self, partitioner: Any, shape: Extents, dtype: Any, *limits: int) -> Any:
+    def _counts(self, partitioner: Any, shape: ShapeLike, dtype: Any, *limits: int) -> Any:
         return partitioner(*limits)(shape, dtype)
 
     fixed_shards = partialmethod(_counts, sv.FixedShardsPartitioner)
@@ -204,10 +206,10 @@ class Adapter(Meshes, Sharded):
     def create(self, value: Array, num_shards: int) -> Any:
         return create_sharded_variable(value, num_shards)
 
-    def create_uneven(self, value: Array, sizes: Extents) -> Any:
+    def create_uneven(self, value: Array, sizes: ShapeLike) -> Any:
         return create_sharded_variable(value, sv.PartitionSpec(splits=[sizes]))
 
-    def create_partitioned(self, value: Array, counts: Extents) -> Any:
+    def create_partitioned(self, value: Array, counts: ShapeLike) -> Any:
         return create_sharded_variable(value, lambda shape, dtype: list(counts))
 
     def read(self, handle: Any) -> Any:
@@ -234,7 +236,9 @@ class Adapter(Meshes, Sharded):
             handle, sv.nn.SparseTensor.from_rows(bags, np.int64), given, combiner
         )
 
-    def initialize_whole(self, function: Any, shape: Extents, dtype: Any, num_shards: int) -> Parts:
+    def initialize_whole(
+        self, function: Any, shape: ShapeLike, dtype: Any, num_shards: int
+    ) -> PartArrays:
         # A function without a parameter ``partition`` is called for the whole value, and that is
         # sliced (R-INIT-2).
         return self.shards(
@@ -242,11 +246,11 @@ class Adapter(Meshes, Sharded):
         )
 
     def initialize(
-        self, kind: str, shape: Extents, dtype: Any, num_shards: int, seed: int
-    ) -> Parts:
+        self, kind: str, shape: ShapeLike, dtype: Any, num_shards: int, seed: int
+    ) -> PartArrays:
         return self.initialize_whole(_INITIALIZERS[kind](seed), shape, dtype, num_shards)
 
-    def initialize_parts(self, function: Any, *variable: Any) -> Parts:
+    def initialize_parts(self, function: Any, *variable: Any) -> PartArrays:
         def initial(shape: Any, dtype: Any, partition: Any = None) -> Any:
             part = () if partition is None else (partition.shape, partition.offset)
             return function(shape, dtype, *part)
@@ -320,7 +324,7 @@ class Adapter(Meshes, Sharded):
                     else tuple(intervals(layout))
                 )
                 wanted += [(key, np.s_[start:stop]) for start, stop in rows]
-            parts: dict[str, Parts] = {}
+            parts: dict[str, PartArrays] = {}
             for (key, _), part in zip(wanted, checkpoint.read_many(wanted), strict=True):
                 parts.setdefault(key, []).append(part)
         return {
@@ -339,7 +343,7 @@ class Adapter(Meshes, Sharded):
             return checkpoint[key][start:stop]
 
     def save_parts(
-        self, path: str, key: str, shape: Extents, dtype: Any, parts: Sequence[Any]
+        self, path: str, key: str, shape: ShapeLike, dtype: Any, parts: Sequence[Any]
     ) -> None:
         regions = [sv.Region(offset, part.shape) for offset, part in parts]
         partition = sv.Partition(tuple(shape), tuple(regions))  # refuses holes and overlaps

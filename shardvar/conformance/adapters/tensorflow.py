@@ -19,9 +19,9 @@ import numpy as np
 import shardvar as sv
 from shardvar.conformance.adapters import (
     CountOrSizes,
-    Extents,
     GradientSteps,
-    Parts,
+    PartArrays,
+    ShapeLike,
     Sharded,
     SlotArrays,
     Tensors,
@@ -100,7 +100,9 @@ class Adapter(Sharded):
             raise NotImplementedError("shards without rows")
         return super().div(length, num_shards)
 
-    def regions(self, shape: Extents, counts: Extents) -> list[tuple[list[int], tuple[int, ...]]]:
+    def regions(
+        self, shape: ShapeLike, counts: ShapeLike
+    ) -> list[tuple[list[int], tuple[int, ...]]]:
         if any(count > 1 for count in counts[1:]):
             raise NotImplementedError("only the first axis is cut")
         if shape[0] < counts[0]:
@@ -115,7 +117,7 @@ class Adapter(Sharded):
     def _partitioner_of(self, name: str, *limits: int) -> Any:
         return getattr(self._tf.distribute.experimental.partitioners, name)(*limits)
 
-    def _counts(self, name: str, shape: Extents, dtype: Any, *limits: int) -> Any:
+    def _counts(self, name: str, shape: ShapeLike, dtype: Any, *limits: int) -> Any:
         tf, partitioner = self._tf, self._partitioner_of(name, *limits)
         return partitioner(tf.TensorShape(shape), tf.as_dtype(dtype))
 
@@ -126,14 +128,14 @@ class Adapter(Sharded):
     def create(self, value: Array, num_shards: int) -> Any:
         return self._variable(value, self._partitioner_of("FixedShardsPartitioner", num_shards))
 
-    def create_uneven(self, value: Array, sizes: Extents) -> Any:
+    def create_uneven(self, value: Array, sizes: ShapeLike) -> Any:
         from tensorflow.python.distribute.sharded_variable import ShardedVariable
 
         return ShardedVariable(
             [self._tf.Variable(part) for part in np.split(value, np.cumsum(sizes)[:-1])]
         )
 
-    def create_partitioned(self, value: Array, counts: Extents) -> Any:
+    def create_partitioned(self, value: Array, counts: ShapeLike) -> Any:
         return self._variable(value, lambda shape, dtype: list(counts))
 
     def read(self, handle: Any) -> Array:
@@ -175,23 +177,29 @@ class Adapter(Sharded):
         return self._tf.IndexedSlices
 
     def initialize(
-        self, kind: str, shape: Extents, dtype: Any, num_shards: int, seed: int
-    ) -> Parts:
+        self, kind: str, shape: ShapeLike, dtype: Any, num_shards: int, seed: int
+    ) -> PartArrays:
         made = _INITIALIZERS[kind](self._tf, seed)
         return self._initialized(
             lambda **partition: made(tuple(shape), dtype, **partition), shape, dtype, num_shards
         )
 
-    def initialize_whole(self, function: Any, shape: Extents, dtype: Any, num_shards: int) -> Parts:
+    def initialize_whole(
+        self, function: Any, shape: ShapeLike, dtype: Any, num_shards: int
+    ) -> PartArrays:
         return self._initialized(lambda: function(tuple(shape), dtype), shape, dtype, num_shards)
 
-    def initialize_parts(self, function: Any, shape: Extents, dtype: Any, num_shards: int) -> Parts:
+    def initialize_parts(
+        self, function: Any, shape: ShapeLike, dtype: Any, num_shards: int
+    ) -> PartArrays:
         def initial(partition_shape: Any = None, partition_offset: Any = None) -> Any:
             return function(tuple(shape), dtype, partition_shape, partition_offset)
 
         return self._initialized(initial, shape, dtype, num_shards)
 
-    def _initialized(self, initial: Any, shape: Extents, dtype: Any, num_shards: int) -> Parts:
+    def _initialized(
+        self, initial: Any, shape: ShapeLike, dtype: Any, num_shards: int
+    ) -> PartArrays:
         return self.shards(
             self._variable(
                 initial,
@@ -276,7 +284,7 @@ class Adapter(Sharded):
         return self._tf.train.load_variable(path, name)[start:stop]
 
     def save_parts(
-        self, path: str, key: str, shape: Extents, dtype: Any, parts: Sequence[Any]
+        self, path: str, key: str, shape: ShapeLike, dtype: Any, parts: Sequence[Any]
     ) -> None:
         if any(any(offset[1:]) or part.shape[1:] != tuple(shape[1:]) for offset, part in parts):
             raise NotImplementedError("parts that are not whole rows")

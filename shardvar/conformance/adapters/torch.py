@@ -22,10 +22,10 @@ import ml_dtypes
 import numpy as np
 
 from shardvar.conformance.adapters import (
-    Extents,
     GradientSteps,
-    Parts,
+    PartArrays,
     Placements,
+    ShapeLike,
     SlotArrays,
     Tensors,
     Trainings,
@@ -136,7 +136,7 @@ class SimulatedRanks:
         return ranks[0]
 
     def _from_ranks(
-        self, parts: Parts, mesh: Counts, placements: Placements, shape: Extents
+        self, parts: PartArrays, mesh: Counts, placements: Placements, shape: ShapeLike
     ) -> Any:
         """Return the DTensor to which each rank contributes its part; its mode must be entered."""
         from torch.distributed._local_tensor import LocalTensor
@@ -175,7 +175,7 @@ class SimulatedRanks:
             del self.__dict__["_torch"]
         return answers
 
-    def mesh_parts(self, value: Array, mesh: Counts, placements: Placements) -> Parts:
+    def mesh_parts(self, value: Array, mesh: Counts, placements: Placements) -> PartArrays:
         if any(isinstance(placement, tuple) for placement in placements):
             # Each rank takes its part of the copy that it has: nothing is sent.
             return self._each_rank(
@@ -191,7 +191,7 @@ class SimulatedRanks:
                 self._distributed(self._tensor(value), self._mesh(mesh), placements), mesh
             )
 
-    def _held(self, tensor: Any, mesh: Counts) -> Parts:
+    def _held(self, tensor: Any, mesh: Counts) -> PartArrays:
         local = tensor.to_local()
         ranks = range(prod(mesh))
         # A tensor that was only copied is one for all ranks.
@@ -199,7 +199,7 @@ class SimulatedRanks:
         return [self._array(tensors[rank]) for rank in ranks]
 
     def mesh_slices(
-        self, shape: Extents, mesh: Counts, placements: Placements
+        self, shape: ShapeLike, mesh: Counts, placements: Placements
     ) -> list[tuple[Counts, Counts]]:
         return self._each_rank(
             mesh,
@@ -207,7 +207,7 @@ class SimulatedRanks:
         )
 
     def mesh_gather(
-        self, parts: Parts, shape: Extents, mesh: Counts, placements: Placements
+        self, parts: PartArrays, shape: ShapeLike, mesh: Counts, placements: Placements
     ) -> Array:
         _check_simulated(placements)
         with self._mode(mesh):
@@ -220,7 +220,7 @@ class SimulatedRanks:
         mesh: Counts,
         source: Placements,
         target: Placements,
-    ) -> Parts:
+    ) -> PartArrays:
         _check_simulated((*source, *target))
         torch = self._torch
         with self._mode(mesh):
@@ -239,8 +239,8 @@ class SimulatedRanks:
     mesh_move_joined = partialmethod(_move, True)
 
     def mesh_reduce(
-        self, terms: Parts, mesh: Counts, axis: int, op: str, placements: Placements
-    ) -> Parts:
+        self, terms: PartArrays, mesh: Counts, axis: int, op: str, placements: Placements
+    ) -> PartArrays:
         parts = self._torch.distributed.tensor
         held = [terms[coordinate[axis]] for coordinate in np.ndindex(*mesh)]
         pending = [
@@ -251,14 +251,14 @@ class SimulatedRanks:
             tensor = self._from_ranks(held, mesh, pending, terms[0].shape)
             return self._held(tensor.redistribute(placements=self._placements(placements)), mesh)
 
-    def fsdp_parts(self, value: Array, mesh: Counts) -> Parts:
+    def fsdp_parts(self, value: Array, mesh: Counts) -> PartArrays:
         return self._each_rank(
             mesh,
             lambda device_mesh: self._array(self._weight(value, device_mesh).to_local().detach()),
             ("dp", "tp"),
         )
 
-    def fsdp_shapes(self, shape: Extents, mesh: Counts) -> list[Counts]:
+    def fsdp_shapes(self, shape: ShapeLike, mesh: Counts) -> list[Counts]:
         def ask(device_mesh: Any) -> Counts:
             # The same call describes a tensor in a distributed checkpoint. The mesh of the weight
             # is one that PyTorch keeps from the first rank that was asked, so it does not know the
@@ -268,7 +268,9 @@ class SimulatedRanks:
 
         return self._each_rank(mesh, ask, ("dp", "tp"))
 
-    def hsdp_parts(self, value: Array, mesh: Counts, fsdp_axis: int, tp_axis: int | None) -> Parts:
+    def hsdp_parts(
+        self, value: Array, mesh: Counts, fsdp_axis: int, tp_axis: int | None
+    ) -> PartArrays:
         if value.dtype.kind in "iub":
             raise NotImplementedError("parameters of integers, which need no gradients")
 
@@ -305,7 +307,7 @@ def _check_simulated(placements: Placements) -> None:
         raise NotImplementedError("strided shards that are moved, on simulated ranks")
 
 
-def _stated(shape: Extents, device_mesh: Any, placements: Placements) -> tuple[Counts, Counts]:
+def _stated(shape: ShapeLike, device_mesh: Any, placements: Placements) -> tuple[Counts, Counts]:
     """Return the offset and the shape of a rank's part, by PyTorch's placements."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
@@ -341,7 +343,7 @@ class Adapter(SimulatedRanks, Trainings):
             return self._tensor(value).clone()
         return self.create_partitioned(value, (num_shards,))
 
-    def create_partitioned(self, value: Array, counts: Extents) -> Any:
+    def create_partitioned(self, value: Array, counts: ShapeLike) -> Any:
         tensor, mesh = self._tensor(value).clone(), tuple(counts)
         with self._mode(mesh):
             return self._distributed(tensor, self._mesh(mesh), range(len(mesh)))
@@ -355,7 +357,7 @@ class Adapter(SimulatedRanks, Trainings):
             return self._whole(tensor)
         return self._array(tensor.detach().clone())
 
-    def shards(self, handle: Any) -> Parts:
+    def shards(self, handle: Any) -> PartArrays:
         if not hasattr(handle, "device_mesh"):
             return [self._array(handle.detach())]
         with self._ranks(handle):
@@ -429,8 +431,8 @@ class Adapter(SimulatedRanks, Trainings):
                 handle.index_add_(0, where, what, alpha=1 if op == "add" else -1)
 
     def initialize(
-        self, kind: str, shape: Extents, dtype: Any, num_shards: int, seed: int
-    ) -> Parts:
+        self, kind: str, shape: ShapeLike, dtype: Any, num_shards: int, seed: int
+    ) -> PartArrays:
         # A limit of the simulation, not of DTensor.
         if kind == "truncated_normal" and shape[0] % num_shards:
             raise NotImplementedError(
@@ -455,7 +457,9 @@ class Adapter(SimulatedRanks, Trainings):
             initializers[kind](handle)
         return self.shards(handle)
 
-    def initialize_whole(self, function: Any, shape: Extents, dtype: Any, num_shards: int) -> Parts:
+    def initialize_whole(
+        self, function: Any, shape: ShapeLike, dtype: Any, num_shards: int
+    ) -> PartArrays:
         value = function(tuple(shape), dtype)
         if value.shape != tuple(shape):
             raise NotImplementedError("another shape than the value has")
@@ -561,7 +565,7 @@ class Adapter(SimulatedRanks, Trainings):
         }
 
     def save_parts(
-        self, path: str, key: str, shape: Extents, dtype: Any, parts: Sequence[Any]
+        self, path: str, key: str, shape: ShapeLike, dtype: Any, parts: Sequence[Any]
     ) -> None:
         tensors = [(tuple(offset), self._tensor(part)) for offset, part in parts]
         _save_slices(path, {key: self._tensor(np.empty(shape, dtype))}, {key: tensors})

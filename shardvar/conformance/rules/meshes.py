@@ -85,7 +85,7 @@ def number_of_cuts(mesh: MeshShape, placements: Sequence[MeshPlacement], axis: i
     )
 
 
-Extents = Callable[[int, int], st.SearchStrategy[int]]
+AxisExtents = Callable[[int, int], st.SearchStrategy[int]]
 """The extent of an axis, by the number of its parts and the number of all devices."""
 
 
@@ -99,9 +99,9 @@ def undivided(count: int, _size: int) -> st.SearchStrategy[int]:
 
 
 @st.composite
-def placed(
+def placed_tensors(
     draw: st.DrawFn,
-    extents: Extents = divided,
+    extents: AxisExtents = divided,
     meshes: Sequence[MeshShape] = MESHES,
     ranks: tuple[int, int] = (1, 2),
     is_stacked: bool = True,
@@ -126,7 +126,7 @@ def few(draw: st.DrawFn) -> Placed:
 
 @st.composite
 def cut_rows(
-    draw: st.DrawFn, extents: Extents, meshes: Sequence[MeshShape], is_strided: bool
+    draw: st.DrawFn, extents: AxisExtents, meshes: Sequence[MeshShape], is_strided: bool
 ) -> Placed:
     """Rows that both axes of a mesh cut; strided, the last one cuts first, as in FSDP over tensor
     parallelism."""
@@ -138,7 +138,11 @@ def cut_rows(
 
 TWO: tuple[MeshShape, ...] = ((2, 2), (3, 2), (2, 3))
 _STRIDED = cut_rows(divided, TWO, is_strided=True)
-_STACKED, _ALONE, _UNEVEN = placed(), placed(is_stacked=False), placed(undivided)
+_STACKED, _ALONE, _UNEVEN = (
+    placed_tensors(),
+    placed_tensors(is_stacked=False),
+    placed_tensors(undivided),
+)
 
 
 Moved = tuple[Array, MeshShape, tuple[MeshPlacement, ...], tuple[MeshPlacement, ...]]
@@ -235,11 +239,11 @@ rules(
     ("V-MESH-1-scalars", "mesh_parts",
      [(counting(()), mesh, (None,) * len(mesh)) for mesh in MESHES], check_mesh_parts,
      "Each device holds a scalar that is replicated"),
-    ("V-MESH-2", "mesh_parts", placed(meshes=SEVERAL_AXES), check_mesh_parts,
+    ("V-MESH-2", "mesh_parts", placed_tensors(meshes=SEVERAL_AXES), check_mesh_parts,
      "Two mesh axes that cut the same tensor axis cut it one after the other, the first one first"),
-    ("V-MESH-3", "mesh_parts", placed(undivided, is_stacked=False), check_mesh_parts,
+    ("V-MESH-3", "mesh_parts", placed_tensors(undivided, is_stacked=False), check_mesh_parts,
      "The parts of an extent that does not divide are those of `torch.chunk`"),
-    ("V-MESH-3-order", "mesh_parts", placed(undivided, SEVERAL_AXES), check_mesh_parts,
+    ("V-MESH-3-order", "mesh_parts", placed_tensors(undivided, SEVERAL_AXES), check_mesh_parts,
      "The parts of an extent that does not divide are those of `torch.chunk`, one mesh axis after the other"),
     ("V-MESH-3-few", "mesh_parts", few(), check_mesh_parts,
      "With fewer indices than devices the last ones hold nothing"),
@@ -311,7 +315,7 @@ NAMES = ("x", "y", "z")
 @st.composite
 def specified(
     draw: st.DrawFn,
-    extents: Extents = divided,
+    extents: AxisExtents = divided,
     meshes: Sequence[MeshShape] = MESHES,
     ranks: tuple[int, int] = (1, 2),
     unused: tuple[None, ...] = (None,),
@@ -462,7 +466,7 @@ def moves_of_many_axes(draw: st.DrawFn) -> Moved:
 
 
 _THREE_AXES = (3, 3)
-_MANY = placed(lambda count, _: st.just(max(2, count)), ranks=_THREE_AXES) | of_four_axes()
+_MANY = placed_tensors(lambda count, _: st.just(max(2, count)), ranks=_THREE_AXES) | of_four_axes()
 rules(
     ("V-MESH-1-axes", "mesh_parts", _MANY, check_mesh_parts,
      "Each device holds its part of a tensor of three to five axes, whichever are cut"),
@@ -470,7 +474,7 @@ rules(
      "A tensor of three to five axes is put together from its parts, whichever axes are cut"),
     ("V-MOVE-1-axes", "mesh_move", moves_of_many_axes(), check_redistribution,
      "The same, of a tensor of three to five axes"),
-    ("V-MESH-3-axes", "mesh_parts", placed(lambda count, _: st.integers(count, count + 2), ranks=_THREE_AXES),
+    ("V-MESH-3-axes", "mesh_parts", placed_tensors(lambda count, _: st.integers(count, count + 2), ranks=_THREE_AXES),
      check_mesh_parts,
      "The parts of a tensor of three axes are as `torch.chunk` cuts them, whichever axis does not divide"),
     ("V-MESH-3-columns", "mesh_parts",
@@ -706,7 +710,8 @@ rules(
      "A tensor is put together from strided shards on a mesh of three axes"),
     ("V-MOVE-1-three-axes", "mesh_move", three_moves(), check_redistribution,
      "A redistribution from or to strided shards on a mesh of three axes keeps every value"),
-    ("V-STATED-1-three-axes", "mesh_slices", placed(lambda _, size: st.integers(size, size + 3), THREE, _THREE_AXES),
+    ("V-STATED-1-three-axes", "mesh_slices",
+     placed_tensors(lambda _, size: st.integers(size, size + 3), THREE, _THREE_AXES),
      check_stated_slices,
      "The stated offset and shape match the part on a mesh of three axes, for a tensor of three"),
 )  # fmt: skip

@@ -115,7 +115,9 @@ def gradient_of(shape: Sequence[int], number: int) -> Array:
 
 
 @st.composite
-def dense_gradients(draw: st.DrawFn, shape: tuple[int, ...], counts: Any = (1, 3)) -> Gradients:
+def dense_step_gradients(
+    draw: st.DrawFn, shape: tuple[int, ...], counts: Any = (1, 3)
+) -> Gradients:
     """Gradients of which the first lies in memory as a product of matrices leaves it that was
     transposed; no two are alike."""
     gradients = [gradient_of(shape, number) for number in range(draw(st.integers(*counts)))]
@@ -123,7 +125,7 @@ def dense_gradients(draw: st.DrawFn, shape: tuple[int, ...], counts: Any = (1, 3
 
 
 @st.composite
-def sparse_gradients(draw: st.DrawFn, shape: tuple[int, ...]) -> Gradients:
+def sparse_step_gradients(draw: st.DrawFn, shape: tuple[int, ...]) -> Gradients:
     """A sparse gradient whose ids are unsorted and duplicated."""
     rows = np.array(draw(st.lists(st.integers(0, shape[0] - 1), min_size=1, max_size=6)))
     return [(rows, gradient_of((len(rows), 2), 0))]
@@ -148,7 +150,7 @@ def mixed_gradients(draw: st.DrawFn, shape: tuple[int, ...], is_whole: bool = Tr
 _VECTORS = tables(row_shapes=((2,),), max_more=3)
 GradientsOf = Callable[[tuple[int, ...]], st.SearchStrategy[Gradients]]
 some_gradients = partial(mixed_gradients, is_whole=False)
-_TWO_TO_SIX = partial(dense_gradients, counts=(2, 6))
+_TWO_TO_SIX = partial(dense_step_gradients, counts=(2, 6))
 
 
 @st.composite
@@ -156,7 +158,7 @@ def steps(
     draw: st.DrawFn,
     kinds: Sequence[str] = KINDS,
     start: Start = _FEW_MORE,
-    gradients: GradientsOf = dense_gradients,
+    gradients: GradientsOf = dense_step_gradients,
 ) -> StepsCase:
     kind, (value, layout) = draw(st.sampled_from(list(kinds))), draw(start)
     # From zeros every digit of a step counts.
@@ -206,10 +208,10 @@ rules(
       for layout in LAYOUTS),
     # One step, and from new slots: whether rows without a gradient move later is the library's choice.
     *(("R-OPT-1" if kind == "sgd" else f"R-OPT-1-{kind}", "optimize",
-       steps((kind,), _VECTORS, sparse_gradients), check_formula,
+       steps((kind,), _VECTORS, sparse_step_gradients), check_formula,
        f"A first sparse step of {kind} is that of the formula for the sums of the rows that come several times")
       for kind in KINDS),
-    ("R-OPT-1-uneven", "optimize_uneven", steps(KINDS, uneven_tables(((2,),), 2), sparse_gradients), check_formula,
+    ("R-OPT-1-uneven", "optimize_uneven", steps(KINDS, uneven_tables(((2,),), 2), sparse_step_gradients), check_formula,
      "The same, in shards of uneven sizes"),
     *((f"R-OPT-1-several-{kind}", "optimize", steps((kind,), _VECTORS, mixed_gradients), check_formula,
        f"Each of several steps of {kind} is that of its formula, where dense gradients and sparse ones of all rows "

@@ -405,7 +405,7 @@ def check_index(adapter: Calls, case: Indexed) -> None:
 
 
 Keys = Callable[[int], st.SearchStrategy[Any]]
-"""What may stand in an index for an axis of some extent."""
+"""The entries of an index for an axis of some extent."""
 
 
 @st.composite

@@ -472,6 +472,9 @@ def variables_and_updates(
     return sharded, full, draw(updates(full.shape, dtype))
 
 
+_IS_MADE = precondition(lambda self: self.variable is not None)
+
+
 class ShardedVariableMachine(RuleBasedStateMachine):
     """Reads and writes of a sharded variable and of the whole array, side by side; subclasses
     override ``make``."""
@@ -565,7 +568,7 @@ class ShardedVariableMachine(RuleBasedStateMachine):
         self.variable = self.make(given, sizes)
         given[...] = np.zeros((), given.dtype)
 
-    @precondition(lambda self: self.variable is not None)
+    @_IS_MADE
     @rule(data=st.data())
     def reads_rows(self, data: st.DataObject) -> None:
         """A lookup gives the rows of the ids, in their order."""
@@ -577,7 +580,7 @@ class ShardedVariableMachine(RuleBasedStateMachine):
         assert_matches_oracle(found, self.full[rows], what="The lookup")
         self.snapshots.append(Snapshot.of(found))
 
-    @precondition(lambda self: self.variable is not None)
+    @_IS_MADE
     @rule(data=st.data())
     def reads_at_an_index(self, data: st.DataObject) -> None:
         """Indexing gives what NumPy gives on the whole array."""
@@ -589,7 +592,7 @@ class ShardedVariableMachine(RuleBasedStateMachine):
         assert_matches_oracle(found, self.full[key], what="What stands at the index")
         self.snapshots.append(Snapshot.of(found))
 
-    @precondition(lambda self: self.variable is not None)
+    @_IS_MADE
     @rule(data=st.data())
     def writes(self, data: st.DataObject) -> None:
         """A write changes the rows that it names, in the order of its ids, and no others."""
@@ -609,7 +612,7 @@ class ShardedVariableMachine(RuleBasedStateMachine):
         given.values[...] = np.zeros((), given.values.dtype)
         self.is_the_whole()
 
-    @precondition(lambda self: self.variable is not None)
+    @_IS_MADE
     @rule()
     def refuses(self) -> None:
         """A write of missing rows, or of another shape, raises and changes nothing."""
@@ -624,7 +627,7 @@ class ShardedVariableMachine(RuleBasedStateMachine):
                 continue
             raise AssertionError(f"The write {update} must be refused.")
 
-    @precondition(lambda self: self.variable is not None)
+    @_IS_MADE
     @rule()
     def refuses_lookups(self) -> None:
         """A lookup of a row that is not there raises."""
@@ -639,7 +642,7 @@ class ShardedVariableMachine(RuleBasedStateMachine):
                 continue
             raise AssertionError(f"The lookup of {rows.tolist()} must be refused; it gave {found}.")
 
-    @precondition(lambda self: self.variable is not None)
+    @_IS_MADE
     @rule(op=st.sampled_from(["min", "max"]), is_held=st.booleans())
     def keeps_nan(self, op: str, is_held: bool) -> None:
         """A NaN is neither the least nor the greatest number: the row becomes NaN, as in NumPy."""
@@ -653,7 +656,7 @@ class ShardedVariableMachine(RuleBasedStateMachine):
         # The NaN goes, since a comparison of later values would find it everywhere.
         self._write(Update("update", first, row.copy()))
 
-    @precondition(lambda self: self.variable is not None)
+    @_IS_MADE
     @rule()
     def reads_the_whole(self) -> None:
         """A value that was read is a snapshot: later writes do not change it."""

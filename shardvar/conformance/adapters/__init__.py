@@ -46,6 +46,14 @@ class Trainings:
         shards = self.shards(self.create(np.zeros(length, np.int8), num_shards))
         return intervals([len(shard) for shard in shards])
 
+    def initialize_whole(
+        self, function: Any, shape: ShapeLike, dtype: Any, num_shards: int
+    ) -> PartArrays:
+        value = function(tuple(shape), dtype)
+        if value.shape != tuple(shape):
+            raise NotImplementedError("another shape than the value has")
+        return self.shards(self.create(value, num_shards))
+
     def _laid_out(self, values: Tensors, layout: CountOrSizes) -> dict[str, Any]:
         create = self.create if isinstance(layout, int) else getattr(self, "create_uneven", None)
         if create is None:
@@ -141,6 +149,7 @@ class Layouts:
 class Sharded(Trainings):
     """Levels 2 and 3 by the interface of RFC 000, which TensorFlow and shardvar have."""
 
+    read: Callable[..., Array]
     _slices: Any
     """The class of rows that are written to their ids."""
 
@@ -160,6 +169,9 @@ class Sharded(Trainings):
 
     def scatter(self, handle: Any, op: str, ids: Array, rows: Array) -> None:
         getattr(handle, f"scatter_{op}")(self._slices(self._given(rows), self._given(ids)))
+
+    def _values(self, training: Any) -> dict[str, Array]:
+        return {key: self.read(handle) for key, handle in training[0].items()}
 
     optimize_uneven = Trainings.optimize
     slots_uneven = Trainings.slots

@@ -165,14 +165,6 @@ class Adapter(Trainings, Layouts):
             jax.jit(drawn, out_shardings=self._divided(shape, num_shards))(jax.random.key(seed))
         )
 
-    def initialize_whole(
-        self, function: Any, shape: ShapeLike, dtype: Any, num_shards: int
-    ) -> PartArrays:
-        sharding, value = self._divided(shape, num_shards), function(tuple(shape), dtype)
-        if value.shape != tuple(shape):
-            raise NotImplementedError("another shape than the value has")
-        return self.shards(self._jax.device_put(value, sharding))
-
     def initialize_parts(
         self, function: Any, shape: ShapeLike, dtype: Any, num_shards: int
     ) -> PartArrays:

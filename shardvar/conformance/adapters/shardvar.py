@@ -272,9 +272,6 @@ class Adapter(Meshes, Sharded):
                     pairs += dense_gradients(variable, gradient)
             optimizer.apply_gradients(pairs)
 
-    def _values(self, training: _Training) -> dict[str, Array]:
-        return {key: variable.numpy() for key, variable in training[0].items()}
-
     def _slots(self, training: _Training) -> dict[str, SlotArrays]:
         variables, optimizer = training
         return {

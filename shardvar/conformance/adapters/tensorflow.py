@@ -231,9 +231,6 @@ class Adapter(Sharded):
                 loss = tf.add_n(losses)
             optimizer.apply_gradients(zip(tape.gradient(loss, components), components, strict=True))
 
-    def _values(self, training: _Training) -> dict[str, Array]:
-        return {key: self.read(handle) for key, handle in training[0].items()}
-
     def _slots(self, training: _Training) -> dict[str, SlotArrays]:
         handles, optimizer = training
         if len(handles) > 1:

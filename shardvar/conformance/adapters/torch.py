@@ -457,14 +457,6 @@ class Adapter(SimulatedRanks, Trainings):
             initializers[kind](handle)
         return self.shards(handle)
 
-    def initialize_whole(
-        self, function: Any, shape: ShapeLike, dtype: Any, num_shards: int
-    ) -> PartArrays:
-        value = function(tuple(shape), dtype)
-        if value.shape != tuple(shape):
-            raise NotImplementedError("another shape than the value has")
-        return self.shards(self.create(value, num_shards))
-
     def _begin(self, kind: str, variables: dict[str, Any]) -> _Training:
         torch = self._torch
         model, optimizers = (

@@ -44,7 +44,7 @@ from typing import Any, Self
 import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, UnknownKey
-from shardvar.layout.dtypes import Array, DType, Ints, Shape
+from shardvar.layout.dtypes import Array, Ints, Shape
 from shardvar.reference.devices import Device, current_device, move_array
 from shardvar.reference.nn.gradients import Gradient
 from shardvar.reference.nn.lookup import exact_dtype, row_layout_of
@@ -279,8 +279,6 @@ Square = Callable[[], Array]
 """Computes the square of the gradient, for the rules that need it."""
 UpdateRule = Callable[[Array, Array, Square, Slots], None]
 """``rule(value, gradient, square, slots)`` changes value and slots in place."""
-_Blockwise = Callable[[Array, Array, Array | None, Slots], None]
-"""The same for arrays of the variable's dtype; the square is None where it is the gradient's."""
 
 _BLOCK_NBYTES = 1 << 17
 """Size of a value block of one array, 128 KiB. A rule holds about eight such arrays at a time: 1
@@ -301,7 +299,6 @@ def plan_steps(
         raise ArgumentError(
             f"{variable.name} has dtype {variable.dtype} and no gradient.", "Train real variables."
         )
-    blockwise = _in_exact(rule, variable.dtype)
     # Rows are summed here, once, and not for every copy and shard that takes them: the sums are the
     # same.
     summed: Array | GradientRows
@@ -316,7 +313,7 @@ def plan_steps(
     # copy of them. R-OPT-7 (RFC 000): mirrored variables "are always kept in sync by applying the
     # same updates to every copy": the gradient goes to each, and no copy's value moves.
     for part, own, own_slots in _leaves(summed, variable, slots):
-        apply = _plan(blockwise, part, own, touches_all_rows)
+        apply = _plan(rule, part, own, touches_all_rows)
         variables = (own, *own_slots.values())
         resources = tuple(resource for each in variables for resource in each.resources)
         writes.append(Write(resources, partial(_apply, apply, variables, own_slots)))
@@ -356,27 +353,6 @@ def _leaves(
     yield gradient, variable, slots
 
 
-def _in_exact(rule: UpdateRule, dtype: DType) -> _Blockwise:
-    """Return the rule in the dtype to compute in, with the gradient's square by default."""
-    # In bfloat16, with 8 bits of fraction, 256 + 1 is 256: a sum of squares would stop growing. So
-    # values of few bits are widened to float32 for the whole rule, and rounded once at its end.
-    # Elementwise, so a block at a time.
-    exact = exact_dtype(dtype)
-
-    def same(value: Array, gradient: Array, square: Array | None, slots: Slots) -> None:
-        rule(value, gradient, lambda: gradient * gradient if square is None else square, slots)
-
-    def widen(value: Array, gradient: Array, square: Array | None, slots: Slots) -> None:
-        arrays = {name: slot.astype(exact) for name, slot in slots.items()}
-        new = value.astype(exact)
-        same(new, gradient.astype(exact), square, arrays)
-        value[...] = new.astype(dtype)
-        for name, slot in slots.items():
-            slot[...] = arrays[name].astype(dtype)
-
-    return same if exact == dtype else widen
-
-
 def _apply(
     apply: Callable[[Array, Slots], None], variables: tuple[Variable, ...], slots: Mapping[str, Any]
 ) -> None:
@@ -392,40 +368,60 @@ def _apply(
 
 
 def _plan(
-    rule: _Blockwise, gradient: "Array | GradientRows", variable: Variable, touches_all_rows: bool
+    rule: UpdateRule, gradient: "Array | GradientRows", variable: Variable, touches_all_rows: bool
 ) -> Callable[[Array, Slots], None]:
     """Move the gradient to the variable's device, and return the function that applies it there."""
     here, there = current_device(), variable.device
+    dtype, exact = variable.dtype, exact_dtype(variable.dtype)
+    by_rows = isinstance(gradient, GradientRows)
+    moved: Any
     if isinstance(gradient, GradientRows):
         # Rows were summed before they move: of a thousand gradients for one row one crosses.
-        by_rows = _apply_to_all_rows if touches_all_rows else _apply_to_rows
-        return partial(by_rows, rule, gradient.moved(here, there))
-    moved = move_array(gradient, here, there).reshape(-1)
+        moved = gradient.moved(here, there)
+    else:
+        moved = move_array(gradient, here, there).reshape(-1)
+
+    def widened(array: Array) -> Array:
+        # In bfloat16, with 8 bits of fraction, 256 + 1 is 256: a sum of squares would stop growing.
+        # So values of few bits are widened to float32 for the whole rule, and rounded once at its
+        # end. Elementwise, so a block at a time.
+        return array if exact == dtype else array.astype(exact)
 
     def apply(value: Array, slots: Slots) -> None:
-        flat, own = value.reshape(-1), {name: slot.reshape(-1) for name, slot in slots.items()}
-        for block in row_blocks(len(flat), flat, _BLOCK_NBYTES):
-            rule(flat[block], moved[block], None, {name: own[name][block] for name in own})
+        if not by_rows:
+            value, slots = value.reshape(-1), {key: slot.reshape(-1) for key, slot in slots.items()}
+        for index, part, square in _portions(moved, value, touches_all_rows):
+            new, wide = widened(value[index]), widened(part)
+            new_slots = {key: widened(slot[index]) for key, slot in slots.items()}
+            rule(new, wide, partial(_square, wide, square), new_slots)
+            # NumPy's ``value[rows]`` is a copy too, and is written back.
+            if exact != dtype or not isinstance(index, slice):
+                value[index] = new.astype(dtype, copy=False)
+                for key, slot in slots.items():
+                    slot[index] = new_slots[key].astype(slot.dtype, copy=False)
 
     return apply
 
 
-def _apply_to_rows(rule: _Blockwise, gradient: GradientRows, value: Array, slots: Slots) -> None:
-    # NumPy's ``value[rows]`` is a copy, so it is written back. Rows are distinct: no update of a
-    # row is lost.
-    for block in row_blocks(len(gradient.sums), gradient.sums, _BLOCK_NBYTES):
-        rows, part = gradient.rows[block], gradient.sums[block]
-        square = None if gradient.squares is None else gradient.squares[block]
-        new, new_slots = value[rows], {name: slot[rows] for name, slot in slots.items()}
-        rule(new, part, square, new_slots)
-        value[rows] = new
-        for name, slot in slots.items():
-            slot[rows] = new_slots[name]
+def _square(gradient: Array, square: Array | None) -> Array:
+    return gradient * gradient if square is None else square
 
 
-def _apply_to_all_rows(
-    rule: _Blockwise, gradient: GradientRows, value: Array, slots: Slots
-) -> None:
+def _portions(
+    gradient: "Array | GradientRows", value: Array, touches_all_rows: bool
+) -> Iterator[tuple[Any, Array, Array | None]]:
+    """Yield indexes of the value, each with its gradient, and with the square if it is another one."""
+    if not isinstance(gradient, GradientRows):
+        for block in row_blocks(len(value), value, _BLOCK_NBYTES):
+            yield block, gradient[block], None
+        return
+    squares = gradient.squares
+    if not touches_all_rows:
+        # Rows are distinct: no update of a row is lost.
+        for block in row_blocks(len(gradient.sums), gradient.sums, _BLOCK_NBYTES):
+            square = None if squares is None else squares[block]
+            yield gradient.rows[block], gradient.sums[block], square
+        return
     # The gradient is made dense for one block at a time. Its rows ascend, so a block's rows are a
     # range of them: of rows 2, 5, 9 the block [4, 8) has the range 1 to 2, which is row 5, at 5 - 4
     # = 1 in the block.
@@ -435,7 +431,7 @@ def _apply_to_all_rows(
         part = np.zeros_like(value[block])
         part[local] = gradient.sums[low:high]
         square = None
-        if gradient.squares is not None:
-            square = np.zeros(part.shape, gradient.squares.dtype)
-            square[local] = gradient.squares[low:high]
-        rule(value[block], part, square, {name: slot[block] for name, slot in slots.items()})
+        if squares is not None:
+            square = np.zeros(part.shape, squares.dtype)
+            square[local] = squares[low:high]
+        yield block, part, square

@@ -1,7 +1,6 @@
 """Strategies for shapes and arrays: every dtype, byte order and memory layout."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -358,7 +357,7 @@ def checkpoints(
     strings: bool = False,
     max_size: int = 4,
     names: st.SearchStrategy[str] | None = None,
-) -> st.SearchStrategy[dict[str, npt.NDArray[Any]]]:
+) -> st.SearchStrategy[dict[str, Array]]:
     """Return the content of a checkpoint: a few named arrays of any kind.
 
     Parameters
@@ -384,7 +383,7 @@ def checkpoints(
 @st.composite
 def sharded_checkpoints(
     draw: st.DrawFn, dtypes: Sequence[str] = tuple(NUMBERS), max_shards: int = 13
-) -> tuple[dict[str, npt.NDArray[Any]], dict[str, list[int]]]:
+) -> tuple[dict[str, Array], dict[str, list[int]]]:
     """Draw named arrays and the rows of the shards of each, by ``layouts``: uneven, empty, more
     than ten.
 

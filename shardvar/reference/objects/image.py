@@ -14,11 +14,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from shardvar.engine.arrays import ArraySource
 from shardvar.errors import ArgumentError, ArgumentTypeError, TargetExists
-from shardvar.layout.dtypes import STRING
+from shardvar.layout.dtypes import STRING, Array
 from shardvar.planning.index import Metadata
 from shardvar.planning.policies import Policy
 from shardvar.reference.objects.stored_graph import (
@@ -191,11 +190,11 @@ def _collect(
     target: Location,
     options: ObjectOptions,
     counter: tuple[VariableInterface, int] | None,
-) -> tuple[Keyed, list[tuple[str, npt.NDArray[Any]]], dict[str, VariableInterface]]:
+) -> tuple[Keyed, list[tuple[str, Array]], dict[str, VariableInterface]]:
     """Return the stored variables, other arrays, and all variables by their keys."""
     paths = graph.paths()
     trackables: dict[str, VariableInterface] = {}
-    others: dict[str, npt.NDArray[Any]] = {}
+    others: dict[str, Array] = {}
     attributes: dict[int, list[str]] = {}
 
     def unused(key: str) -> str:
@@ -237,7 +236,7 @@ def _collect(
     return kept, list(others.items()), trackables
 
 
-def _state(node: Stateful, path: tuple[str, ...]) -> dict[str, npt.NDArray[Any]]:
+def _state(node: Stateful, path: tuple[str, ...]) -> dict[str, Array]:
     """Return copies of an object's arrays, which the object may change after the call."""
     state = node.state()
     check_mapping(state, "names to arrays")

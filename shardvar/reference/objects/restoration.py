@@ -31,11 +31,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
 from types import MappingProxyType
-from typing import Any, Self
-
-import numpy.typing as npt
+from typing import Self
 
 from shardvar.errors import UnmatchedObjects, log_warning
+from shardvar.layout.dtypes import Array
 from shardvar.pictures.words import named
 from shardvar.reference.objects.stored_graph import (
     GRAPH_KEY,
@@ -177,7 +176,7 @@ def _edges(stored: StoredNode, parent: Trackable) -> Iterator[tuple[str, int]]:
 
 States = Sequence[tuple[Stateful, Mapping[str, str]]]
 """Stateful objects, each with the keys of its arrays by their names."""
-_State = tuple[Stateful, Mapping[str, npt.NDArray[Any]]]
+_State = tuple[Stateful, Mapping[str, Array]]
 """An object, and the arrays that it takes."""
 
 _IGNORED = "/.ATTRIBUTES/OBJECT_CONFIG_JSON"

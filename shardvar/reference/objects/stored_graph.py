@@ -48,11 +48,10 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from shardvar.engine.arrays import ArraySource, array_source
 from shardvar.engine.read import read_arrays
-from shardvar.layout.dtypes import STRING, DType, Shape, dtype_name
+from shardvar.layout.dtypes import STRING, Array, DType, Shape, dtype_name
 from shardvar.layout.region import Region
 from shardvar.limits import MAX_NODES
 from shardvar.planning.index import EntryTable
@@ -429,7 +428,7 @@ looking up some 150."""
 # Store.
 
 
-def snapshot(keyed: Keyed, others: Sequence[tuple[str, npt.NDArray[Any]]] = ()) -> ArraySource:
+def snapshot(keyed: Keyed, others: Sequence[tuple[str, Array]] = ()) -> ArraySource:
     """Copy the values of all variables, as of one moment, and return them with other arrays."""
     rows = [_stored_parts(variable) for _, variable in keyed]
     with holding(resources_of(keyed)):
@@ -444,7 +443,7 @@ def snapshot(keyed: Keyed, others: Sequence[tuple[str, npt.NDArray[Any]]] = ()) 
     return _source(keyed, rows, arrays, others)
 
 
-def in_place(keyed: Keyed, others: Sequence[tuple[str, npt.NDArray[Any]]] = ()) -> ArraySource:
+def in_place(keyed: Keyed, others: Sequence[tuple[str, Array]] = ()) -> ArraySource:
     """Return a ``snapshot`` without a copy; the caller holds the mutexes of ``resources_of``."""
     rows = [_stored_parts(variable) for _, variable in keyed]
     arrays = [
@@ -462,8 +461,8 @@ def resources_of(keyed: Keyed) -> list[Resource]:
 def _source(
     keyed: Keyed,
     rows: Sequence[_Parts],
-    arrays: Sequence[npt.NDArray[Any]],
-    others: Sequence[tuple[str, npt.NDArray[Any]]],
+    arrays: Sequence[Array],
+    others: Sequence[tuple[str, Array]],
 ) -> ArraySource:
     """Return the values in their regions, then the other arrays whole, in order."""
     tensors = [(key, dtype_name(variable.dtype), variable.shape) for key, variable in keyed]

@@ -41,6 +41,7 @@ from shardvar.reference.devices import operation_scope
 from shardvar.reference.tracking import Trackable
 from shardvar.reference.variables.rows import (
     IndexedSlices,
+    RowColumns,
     Rows,
     check_rows,
     check_slices,
@@ -296,7 +297,7 @@ class VariableInterface(NumpyProtocol, Trackable):
         return self.shape
 
     @abstract
-    def _read_rows(self, rows: Rows, columns: tuple[slice, ...] = ()) -> Array:
+    def _read_rows(self, rows: Rows, columns: RowColumns = ()) -> Array:
         """Return the rows, which are in range, in their order, as a new array."""
         raise NotImplementedError
 

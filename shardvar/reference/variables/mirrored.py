@@ -39,7 +39,7 @@ from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout.dtypes import Array, Ints, dtype_name
 from shardvar.reference.devices import Device, current_device, move_array, operation_scope
 from shardvar.reference.variables.interface import VariableInterface
-from shardvar.reference.variables.rows import IndexedSlices, Rows
+from shardvar.reference.variables.rows import IndexedSlices, RowColumns, Rows
 from shardvar.reference.variables.values import (
     ADD,
     REPLACE,
@@ -299,7 +299,7 @@ class SyncOnReadVariable(_CopiedVariable):
         with operation_scope("read_value"):
             return self._aggregated(lambda copy: copy.read_value())
 
-    def _read_rows(self, rows: Rows, columns: tuple[slice, ...] = ()) -> Array:
+    def _read_rows(self, rows: Rows, columns: RowColumns = ()) -> Array:
         if self._own is not None:
             return self._own._read_rows(rows, columns)
         return self._aggregated(lambda copy: copy._read_rows(rows, columns))

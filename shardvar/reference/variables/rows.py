@@ -111,7 +111,7 @@ class RowLayout:
                 if len(places):
                     yield shard, places
         else:
-            owners: npt.NDArray[Any] = self.owner(rows)[0]
+            owners: Array = self.owner(rows)[0]
             if self.num_shards <= 1 << 16:
                 # NumPy's stable sort of 16-bit integers is a radix sort, several times as fast as
                 # the sort of 64 bits.
@@ -184,6 +184,8 @@ def check_rows(indices: Any, num_rows: int, *, rank: int | None = None) -> Ints:
 
 
 Rows = range | Ints
+RowColumns = tuple[slice, ...]
+"""Slices of the axes behind the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +195,10 @@ class RowIndex:
     rows: Rows
     pick: tuple[Any, ...]
     """The key for the array of these rows."""
-    columns: tuple[slice, ...] = ()
+    columns: RowColumns = ()
     """The part of the other axes that is touched, if rows are a range; empty for all."""
 
-    def read(self, read_rows: Callable[[Rows, tuple[slice, ...]], Array]) -> Array:
+    def read(self, read_rows: Callable[[Rows, RowColumns], Array]) -> Array:
         """The value at the key, given a way of reading rows, or columns of them."""
         try:
             picked: Array = read_rows(self.rows, self.columns)[self.pick]
@@ -267,7 +269,7 @@ def read_shards(
     shards: Sequence[Any],
     layout: RowLayout,
     rows: Rows,
-    columns: tuple[slice, ...],
+    columns: RowColumns,
 ) -> Array:
     """Return the rows, in their order; of a range of rows, only ``columns`` if they are given."""
     # R-MOVE-1: only these rows cross to the current device. Plan: memory for the result, on the

@@ -40,7 +40,7 @@ from shardvar.reference.variables.initial_value import (
     plan_layout_calls,
     scoped_name,
 )
-from shardvar.reference.variables.rows import RowLayout, Rows, read_shards
+from shardvar.reference.variables.rows import RowColumns, RowLayout, Rows, read_shards
 from shardvar.reference.variables.values import Resource, UpdateKind, Write
 from shardvar.reference.variables.variable import Variable
 
@@ -150,7 +150,7 @@ class ShardedVariable(Variable):
         with operation_scope("read_value"):
             return self._read_rows(range(self.shape[0]))
 
-    def _read_rows(self, rows: Rows, columns: tuple[slice, ...] = ()) -> Array:
+    def _read_rows(self, rows: Rows, columns: RowColumns = ()) -> Array:
         return read_shards(self, self._variables, self._row_layout, rows, columns)
 
     def plan_writes(self, update: UpdateKind, value: Array) -> list[Write]:

@@ -55,7 +55,7 @@ from shardvar.reference.variables.operations import (
     read_range,
     read_variable_op,
 )
-from shardvar.reference.variables.rows import RowLayout, Rows, read_shards
+from shardvar.reference.variables.rows import RowColumns, RowLayout, Rows, read_shards
 from shardvar.reference.variables.values import (
     REPLACE,
     Resource,
@@ -285,7 +285,7 @@ class Variable(VariableInterface, metaclass=_Factory):
 
         return [Write(self.resources, apply)]
 
-    def _read_rows(self, rows: Rows, columns: tuple[slice, ...] = ()) -> Array:
+    def _read_rows(self, rows: Rows, columns: RowColumns = ()) -> Array:
         # A plain variable is its own only shard.
         return read_shards(self, (self,), RowLayout((0, self.shape[0])), rows, columns)
 
@@ -343,7 +343,7 @@ class DelegatingVariable(Variable):
     def read_value(self) -> Array:
         return self._reader.read_value()
 
-    def _read_rows(self, rows: Rows, columns: tuple[slice, ...] = ()) -> Array:
+    def _read_rows(self, rows: Rows, columns: RowColumns = ()) -> Array:
         return self._reader._read_rows(rows, columns)
 
     def plan_writes(self, update: UpdateKind, value: Array) -> list[Write]:

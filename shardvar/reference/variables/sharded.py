@@ -291,6 +291,16 @@ class PartValue:
         return self.initial.function is not None and makes_new_arrays(self.initial.function)
 
 
+def open_arguments(kwargs: dict[str, Any]) -> tuple[InitialValue, dict[str, Any]]:
+    """Return the initial value, and arguments that do not evaluate it a second time."""
+    # ``initial.whole`` is the value if it had to be evaluated to know its shape; it replaces the
+    # callable in kwargs.
+    initial = open_initial_value(
+        kwargs.get("initial_value"), kwargs.get("shape"), kwargs.get("dtype")
+    )
+    return initial, kwargs if initial.whole is None else kwargs | {"initial_value": initial.whole}
+
+
 def create_partitioned(
     next_creator: NextCreator,
     kwargs: dict[str, Any],
@@ -299,7 +309,8 @@ def create_partitioned(
     place_next: Callable[[], Device] = current_device,
     num_shards: int = 1,
 ) -> Any:
-    """Return a plain variable or a sharded one; this is the body of a strategy's creator.
+    """Return a plain variable, also if ``cut`` is None, or a sharded one; this is the body of a
+    strategy's creator.
 
     ``place_next`` is called once for each variable or part that is created, in their order.
     ``num_shards`` is passed to partitioners of three arguments.
@@ -308,16 +319,15 @@ def create_partitioned(
     # created as normal variables residing in the same device as the "colocated_with" variable.'
     if kwargs.get("colocated_with") is not None:
         return next_creator(**kwargs)
+    if cut is None:
+        return next_creator(**kwargs | {"device": place_next()})
     # Plan: geometry, parts, and a device for each.
-    initial = open_initial_value(
-        kwargs.get("initial_value"), kwargs.get("shape"), kwargs.get("dtype")
-    )
+    initial, kwargs = open_arguments(kwargs)
     partition = plan_rows(cut, initial.shape, initial.dtype, num_shards)
     # R-CREATE-2 (RFC 000): "We will fall back to creating normal variables when there are less than
     # two partitions."
     if len(partition) < 2:
-        value = kwargs["initial_value"] if initial.whole is None else initial.whole
-        return next_creator(**kwargs | {"initial_value": value, "device": place_next()})
+        return next_creator(**kwargs | {"device": place_next()})
     # Create: one part after another, so that only one part at a time is in memory in addition to
     # the shards.
     name = kwargs.get("name")

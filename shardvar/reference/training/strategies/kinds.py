@@ -40,9 +40,7 @@ from shardvar.reference.training.strategies.strategy import (
     check_partitioner,
     check_size_known,
     create_copies,
-    create_cut,
     create_spread,
-    open_arguments,
 )
 from shardvar.reference.variables import (
     AggregatingVariable,
@@ -53,8 +51,10 @@ from shardvar.reference.variables import (
     VariableAggregation,
     VariableInterface,
     VariableSynchronization,
+    create_partitioned,
 )
 from shardvar.reference.variables.initial_value import NextCreator
+from shardvar.reference.variables.sharded import open_arguments
 from shardvar.reference.variables.values import ADD, SUB, UpdateKind
 from shardvar.reference.variables.variable import parse_mode
 
@@ -296,10 +296,10 @@ class ParameterServerStrategy(Strategy):
         with self._lock:
             before, made = self._turn, None
             try:
-                made = create_cut(
+                made = create_partitioned(
                     next_creator,
                     kwargs,
-                    how.cut,
+                    cut=how.cut,
                     # R-PSS-2 (RFC 000): "ParameterServerStrategy ... always partitions variables
                     # among parameter servers", unless other devices are named.
                     place_next=cycle(how.devices).__next__ if how.devices else self._next_server,

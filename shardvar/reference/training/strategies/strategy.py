@@ -44,7 +44,7 @@ from shardvar.reference.variables import (
     replica_scope,
     variable_creator_scope,
 )
-from shardvar.reference.variables.initial_value import InitialValue, NextCreator, open_initial_value
+from shardvar.reference.variables.initial_value import NextCreator
 from shardvar.reference.variables.initializers import Zeros
 from shardvar.reference.variables.mirrored import aggregate
 from shardvar.reference.variables.variable import device_of, parse_mode
@@ -460,39 +460,15 @@ def _as_sharded(made: VariableInterface) -> VariableInterface:
 # One variable on many devices.
 
 
-def create_cut(
-    next_creator: NextCreator,
-    kwargs: dict[str, Any],
-    cut: Cut | None,
-    *,
-    place_next: Callable[[], Device],
-    num_shards: int,
-) -> Any:
-    """Create a variable by ``create_partitioned``, or whole on its device if ``cut`` is None."""
-    if cut is None:
-        return next_creator(**kwargs | {"device": place_next()})
-    return create_partitioned(
-        next_creator, kwargs, cut=cut, place_next=place_next, num_shards=num_shards
-    )
-
-
-def open_arguments(kwargs: dict[str, Any]) -> tuple[InitialValue, dict[str, Any]]:
-    """Return the initial value, and arguments that do not evaluate it a second time."""
-    # ``initial.whole`` is the value if it had to be evaluated to know its shape; it replaces the
-    # callable in kwargs.
-    initial = open_initial_value(
-        kwargs.get("initial_value"), kwargs.get("shape"), kwargs.get("dtype")
-    )
-    return initial, kwargs if initial.whole is None else kwargs | {"initial_value": initial.whole}
-
-
 def create_spread(
     next_creator: NextCreator, kwargs: dict[str, Any], cut: Cut | None, devices: Sequence[Device]
 ) -> VariableInterface:
     """Create a variable in the parts of ``cut``, on the devices in turn."""
     turn = cycle(devices)
     return _check_created(
-        create_cut(next_creator, kwargs, cut, place_next=turn.__next__, num_shards=len(devices))
+        create_partitioned(
+            next_creator, kwargs, cut=cut, place_next=turn.__next__, num_shards=len(devices)
+        )
     )
 
 

@@ -336,50 +336,6 @@ def _before(parts: ManyParts, length: int, axis: int) -> ManyParts:
     return [parts[0], (tuple(o - length * (at == axis) for at, o in enumerate(offset)), part)]
 
 
-rules(
-    ("R-POLICY-7", "save_parts restore", [(value, bands(value, [(cut, n), (0, cut)])) for value, n, cut in _CUTS],
-     check_joined, "A tensor that is saved in parts, in any order, is restored as one"),
-    ("R-POLICY-7-uneven", "save_parts restore", uneven_tables(((2,),), 2), check_uneven_parts,
-     "A tensor that is saved in parts of uneven sizes is restored into equal shards"),
-    ("R-POLICY-7-empty-shards", "save_parts restore", hollow_tables(((2,),)), check_uneven_parts,
-     "A tensor that is saved in parts, some of them empty, is restored"),
-    ("R-POLICY-7-axes", "save_parts restore", cut_along_any_axis(), check_joined,
-     "A tensor that is saved in parts along any of its axes is restored as one"),
-)  # fmt: skip
-rules(*(
-    (name, "save_parts restore", cases, check_never_made_up, f"{law} when it is saved or restored")
-    for name, cases, law in (
-        ("R-POLICY-1-holes",
-         [(value, bands(value, [one], axis))
-          for value, n, cut, axis in _TABLES for one in ((0, cut), (cut, n), (0, n - 1))],
-         "A tensor with rows or columns that were never saved is refused: no zeros and no old values are made up,"),
-        ("R-POLICY-1-holes-inside",
-         [(value, bands(value, [(0, cut), (cut + 1, n)], axis)) for value, n, cut, axis in _TABLES],
-         "A tensor with a hole between its parts, be it of rows or of columns, is refused"),
-        ("R-POLICY-1-overlaps",
-         [(value, bands(value, [(0, cut + 1), (cut, n)], bias=100)) for value, n, cut in _CUTS],
-         "A tensor whose parts contradict each other is refused"),
-        # Rows [0, cut + 1) and [cut, n - 1): one row twice, and the last one never; or the mirror image.
-        ("R-POLICY-1-shifted",
-         [(value, bands(value, ranges, axis, 100))
-          for value, n, cut, axis in _TABLES
-          for ranges in ([(0, cut + 1), (cut, n - 1)], [(1, cut + 2), (cut + 1, n)])],
-         "A tensor with a hole is refused, also if an overlap elsewhere makes up for its size,"),
-        ("R-POLICY-1-outside",
-         [(along(axis, n), parts)
-          for _, n, cut, axis in _TABLES
-          for parts in (bands(along(axis, n + 1), [(0, cut), (cut, n + 1)], axis),
-                        _before(bands(along(axis, n), [(0, cut), (cut, n)], axis), n, axis))],
-         "A part that reaches beyond the tensor is refused, or begins before it, also if the others make it whole,"),
-        ("R-POLICY-3-parts",
-         [(value, [first, (offset, (part + np.float32(0.5)).astype(name))])
-          for value, n, cut in _CUTS
-          for first, (offset, part) in [bands(value, [(0, cut), (cut, n)])] for name in ("float64", "int32")],
-         "Parts of another dtype than the tensor are refused"),
-    )
-))  # fmt: skip
-
-
 ALIKE = (
     ("w", "w2", "w/w"), ("layer.1", "layer.10", "layer.1.w"), ("Bias", "bias", "BIAS"),
     ("a/b", "a.b", "a_b"), ("x", "x ", "x.0"), ("café", "cafe", "caf"),
@@ -405,6 +361,47 @@ def alike(draw: st.DrawFn) -> SavedCase:
 
 
 rules(
+    ("R-POLICY-7", "save_parts restore", [(value, bands(value, [(cut, n), (0, cut)])) for value, n, cut in _CUTS],
+     check_joined, "A tensor that is saved in parts, in any order, is restored as one"),
+    ("R-POLICY-7-uneven", "save_parts restore", uneven_tables(((2,),), 2), check_uneven_parts,
+     "A tensor that is saved in parts of uneven sizes is restored into equal shards"),
+    ("R-POLICY-7-empty-shards", "save_parts restore", hollow_tables(((2,),)), check_uneven_parts,
+     "A tensor that is saved in parts, some of them empty, is restored"),
+    ("R-POLICY-7-axes", "save_parts restore", cut_along_any_axis(), check_joined,
+     "A tensor that is saved in parts along any of its axes is restored as one"),
+    *(
+        (name, "save_parts restore", cases, check_never_made_up, f"{law} when it is saved or restored")
+        for name, cases, law in (
+            ("R-POLICY-1-holes",
+             [(value, bands(value, [one], axis))
+              for value, n, cut, axis in _TABLES for one in ((0, cut), (cut, n), (0, n - 1))],
+             "A tensor with rows or columns that were never saved is refused: no zeros and no old values are made up,"),
+            ("R-POLICY-1-holes-inside",
+             [(value, bands(value, [(0, cut), (cut + 1, n)], axis)) for value, n, cut, axis in _TABLES],
+             "A tensor with a hole between its parts, be it of rows or of columns, is refused"),
+            ("R-POLICY-1-overlaps",
+             [(value, bands(value, [(0, cut + 1), (cut, n)], bias=100)) for value, n, cut in _CUTS],
+             "A tensor whose parts contradict each other is refused"),
+            # Rows [0, cut + 1) and [cut, n - 1): one row twice, and the last one never; or the mirror image.
+            ("R-POLICY-1-shifted",
+             [(value, bands(value, ranges, axis, 100))
+              for value, n, cut, axis in _TABLES
+              for ranges in ([(0, cut + 1), (cut, n - 1)], [(1, cut + 2), (cut + 1, n)])],
+             "A tensor with a hole is refused, also if an overlap elsewhere makes up for its size,"),
+            ("R-POLICY-1-outside",
+             [(along(axis, n), parts)
+              for _, n, cut, axis in _TABLES
+              for parts in (bands(along(axis, n + 1), [(0, cut), (cut, n + 1)], axis),
+                            _before(bands(along(axis, n), [(0, cut), (cut, n)], axis), n, axis))],
+             "A part that reaches beyond the tensor is refused, or begins before it, also if the others make it "
+             "whole,"),
+            ("R-POLICY-3-parts",
+             [(value, [first, (offset, (part + np.float32(0.5)).astype(name))])
+              for value, n, cut in _CUTS
+              for first, (offset, part) in [bands(value, [(0, cut), (cut, n)])] for name in ("float64", "int32")],
+             "Parts of another dtype than the tensor are refused"),
+        )
+    ),
     ("R-CKPT-1-keys", "save restore", alike(), check_elastic,
      "Tensors of one shape whose keys look alike are restored each under its own key, as it was written"),
     ("R-CKPT-1-axes", "save restore",

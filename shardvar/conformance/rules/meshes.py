@@ -426,15 +426,6 @@ def check_stated(adapter: Calls, case: tuple[Array, MeshShape]) -> None:
     expect(came == must, f"It gave the shapes {came}.", holds)
 
 
-rules(
-    ("V-FSDP-1-stated", "fsdp_parts fsdp_shapes", _WEIGHTS, check_stated,
-     "The shape that is stated for a weight under FSDP and tensor parallelism matches what the device holds"),
-    ("V-FSDP-1-stated-axes", "fsdp_shapes fsdp_parts", _FEW_ROWS, check_stated,
-     "The shape that is stated for a tensor of one to four axes matches what the device holds, also if that is "
-     "nothing"),
-)  # fmt: skip
-
-
 # Tensors of three axes and more.
 
 
@@ -468,6 +459,11 @@ def moves_of_many_axes(draw: st.DrawFn) -> Moved:
 _THREE_AXES = (3, 3)
 _MANY = placed_tensors(lambda count, _: st.just(max(2, count)), ranks=_THREE_AXES) | of_four_axes()
 rules(
+    ("V-FSDP-1-stated", "fsdp_parts fsdp_shapes", _WEIGHTS, check_stated,
+     "The shape that is stated for a weight under FSDP and tensor parallelism matches what the device holds"),
+    ("V-FSDP-1-stated-axes", "fsdp_shapes fsdp_parts", _FEW_ROWS, check_stated,
+     "The shape that is stated for a tensor of one to four axes matches what the device holds, also if that is "
+     "nothing"),
     ("V-MESH-1-axes", "mesh_parts", _MANY, check_mesh_parts,
      "Each device holds its part of a tensor of three to five axes, whichever are cut"),
     ("V-WHOLE-1-axes", "mesh_gather", _MANY, check_whole,
@@ -641,35 +637,6 @@ def check_weight(adapter: Calls, case: Weight) -> None:
 _OVER: tuple[MeshShape, ...] = ((1, 2, 2), (1, 3, 2), (1, 2, 3), (1, 4, 1))
 
 
-rules(
-    ("V-FSDP-1-rows", "hsdp_parts", hybrid_weights(_OVER, ((0, 0),)), check_weight,
-     "Tensor parallelism cuts the rows and FSDP the rows of each rank, also where there are fewer rows than "
-     "devices"),
-    ("V-FSDP-1-columns", "hsdp_parts", hybrid_weights(_OVER, ((0, 1), (0, None))), check_weight,
-     "FSDP cuts the rows of a weight whose columns tensor parallelism cuts, or that it copies"),
-    ("V-FSDP-1-second", "hsdp_parts", hybrid_weights(_OVER, ((1, 0), (1, 1), (1, None))), check_weight,
-     "FSDP cuts the columns if it is asked to, whichever axis tensor parallelism cuts"),
-    ("V-FSDP-1-copies", "hsdp_parts",
-     hybrid_weights(FULL, ((0, None), (0, 0), (0, 1), (1, 0), (1, 1))), check_weight,
-     "HSDP: along the first axis of the mesh devices hold copies, the second one shards, and the third one is of "
-     "tensor parallelism"),
-    ("V-FSDP-1-ranks", "hsdp_parts",
-     hybrid_weights((*_OVER, *FULL), ((0, 2), (2, 0), (2, 2), (2, None), (1, 2)), rank=3)
-     | hybrid_weights((*_OVER, *FULL), ((0, 0), (0, None)), rank=1),
-     check_weight,
-     "Vectors and tensors of three axes are cut along the axes that are asked for"),
-)  # fmt: skip
-
-
-rules(
-    ("V-FSDP-1-divide", "hsdp_parts",
-     [(counting((4, columns)), mesh, 1, tp_axis)
-      for mesh, columns, tp_axis in product(((1, 2, 1), (1, 3, 1), (2, 2, 1), (1, 2, 2)), range(1, 8), (None, 0, 1))],
-     unless_refused(check_weight),
-     "Columns that FSDP does not divide are refused, or cut as rows are; nothing is lost"),
-)  # fmt: skip
-
-
 # Meshes of three axes.
 
 THREE: tuple[MeshShape, ...] = ((2, 2, 2), (2, 1, 3), (1, 2, 2), (2, 3, 1))
@@ -701,6 +668,27 @@ def three_moves(draw: st.DrawFn) -> Moved:
 
 
 rules(
+    ("V-FSDP-1-rows", "hsdp_parts", hybrid_weights(_OVER, ((0, 0),)), check_weight,
+     "Tensor parallelism cuts the rows and FSDP the rows of each rank, also where there are fewer rows than "
+     "devices"),
+    ("V-FSDP-1-columns", "hsdp_parts", hybrid_weights(_OVER, ((0, 1), (0, None))), check_weight,
+     "FSDP cuts the rows of a weight whose columns tensor parallelism cuts, or that it copies"),
+    ("V-FSDP-1-second", "hsdp_parts", hybrid_weights(_OVER, ((1, 0), (1, 1), (1, None))), check_weight,
+     "FSDP cuts the columns if it is asked to, whichever axis tensor parallelism cuts"),
+    ("V-FSDP-1-copies", "hsdp_parts",
+     hybrid_weights(FULL, ((0, None), (0, 0), (0, 1), (1, 0), (1, 1))), check_weight,
+     "HSDP: along the first axis of the mesh devices hold copies, the second one shards, and the third one is of "
+     "tensor parallelism"),
+    ("V-FSDP-1-ranks", "hsdp_parts",
+     hybrid_weights((*_OVER, *FULL), ((0, 2), (2, 0), (2, 2), (2, None), (1, 2)), rank=3)
+     | hybrid_weights((*_OVER, *FULL), ((0, 0), (0, None)), rank=1),
+     check_weight,
+     "Vectors and tensors of three axes are cut along the axes that are asked for"),
+    ("V-FSDP-1-divide", "hsdp_parts",
+     [(counting((4, columns)), mesh, 1, tp_axis)
+      for mesh, columns, tp_axis in product(((1, 2, 1), (1, 3, 1), (2, 2, 1), (1, 2, 2)), range(1, 8), (None, 0, 1))],
+     unless_refused(check_weight),
+     "Columns that FSDP does not divide are refused, or cut as rows are; nothing is lost"),
     ("V-STRIDED-1-three-axes", "mesh_parts", three_strided(), check_mesh_parts,
      "A strided shard on a mesh of three axes holds a run of each range, wherever the mesh axis that copies or "
      "cuts something else is"),
@@ -747,6 +735,11 @@ def _no_such_axis(mesh: MeshShape) -> dict[str, tuple[str, tuple[Any, ...]]]:
     }
 
 
+_NAMED = specified(lambda count, _: st.just(max(2, count)), _THREE, _THREE_AXES)
+_NOTHING = [
+    (counting((0, 3)), mesh, NAMES[: len(mesh)], (NAMES[: len(mesh)], ()))
+    for mesh in ((2,), (3,), (2, 2))
+]
 rules(
     *((f"V-REFUSE-1-{suffix}", method,
        [_no_such_axis(mesh)[suffix][1] for mesh in ([(2, 2), (3, 2)] if suffix == "joined" else [(2,), (2, 2)])],
@@ -757,21 +750,14 @@ rules(
      refuses("hsdp_parts"), "FSDP and tensor parallelism of an axis that the weight does not have are refused"),
     ("V-REFUSE-2-long", "spec_parts", [(counting((6,)), mesh, NAMES[:1], ((), NAMES[:1])) for mesh in ((2,), (3,))],
      refuses("spec_parts"), "A spec with more entries than the tensor has axes is refused"),
+    *(
+        row
+        for name, method in (("V-SPEC-1", "spec_parts"), ("V-SPEC-1-constraint", "spec_constrained"))
+        for row in (
+            (f"{name}-empty", method, _NOTHING, unless_refused(partial(check_spec, method=method)),
+             f"Devices hold nothing of a tensor without elements by `{method}`, or it is refused"),
+            (f"{name}-three-axes", method, _NAMED, partial(check_spec, method=method),
+             f"`{method}` on a mesh of three axes cuts a tensor of three as its spec says, in the order of the names"),
+        )
+    ),
 )  # fmt: skip
-
-
-_NAMED = specified(lambda count, _: st.just(max(2, count)), _THREE, _THREE_AXES)
-_NOTHING = [
-    (counting((0, 3)), mesh, NAMES[: len(mesh)], (NAMES[: len(mesh)], ()))
-    for mesh in ((2,), (3,), (2, 2))
-]
-rules(*(
-    row
-    for name, method in (("V-SPEC-1", "spec_parts"), ("V-SPEC-1-constraint", "spec_constrained"))
-    for row in (
-        (f"{name}-empty", method, _NOTHING, unless_refused(partial(check_spec, method=method)),
-         f"Devices hold nothing of a tensor without elements by `{method}`, or it is refused"),
-        (f"{name}-three-axes", method, _NAMED, partial(check_spec, method=method),
-         f"`{method}` on a mesh of three axes cuts a tensor of three as its spec says, in the order of the names"),
-    )
-))  # fmt: skip

@@ -188,20 +188,18 @@ def check_sharded(adapter: Calls, case: StepsCase) -> None:
     expect_close(adapter.optimize(*case), must)
 
 
-rules(*(
-    row
-    for kind in KINDS
-    for row in (
-        (f"R-OPT-5-{kind}", "optimize", steps((kind,), _SEVERAL), check_sharded,
-         f"Steps of {kind} on shards give what they give on one shard"),
-        # The name of sgd's rule is older than the others.
-        ("R-OPT-5-formula" if kind == "sgd" else f"R-OPT-5-formula-{kind}", "optimize", steps((kind,)),
-         check_formula, f"Each step of {kind} is that of its formula"),
-    )
-))  # fmt: skip
-
-
 rules(
+    *(
+        row
+        for kind in KINDS
+        for row in (
+            (f"R-OPT-5-{kind}", "optimize", steps((kind,), _SEVERAL), check_sharded,
+             f"Steps of {kind} on shards give what they give on one shard"),
+            # The name of sgd's rule is older than the others.
+            ("R-OPT-5-formula" if kind == "sgd" else f"R-OPT-5-formula-{kind}", "optimize", steps((kind,)),
+             check_formula, f"Each step of {kind} is that of its formula"),
+        )
+    ),
     *((f"R-OPT-5-{layout.suffix}", layout.method.replace("create", "optimize"),
        steps(start=layout.tables(RESTS)), check_formula,
        f"Each step of an optimizer is that of its formula, {layout.phrase}")
@@ -378,15 +376,6 @@ def check_uneven_slots(adapter: Calls, case: StepsCase) -> None:
     expect_slots(came, whole, [(size, *value.shape[1:]) for size in cast(list[int], sizes)])
 
 
-rules(*(
-    (f"R-SLOT-1-{layout.suffix}", "slots_uneven slots",
-     steps(SLOTTED, layout.tables(RESTS)), check_uneven_slots,
-     f"Every slot has as many shards as the variable, each of its shape and with the values of its rows, "
-     f"{layout.phrase}")
-    for layout in LAYOUTS[:2]
-))  # fmt: skip
-
-
 # Level 10.
 
 
@@ -439,24 +428,29 @@ def resumptions(
     return draw(st.sampled_from(list(kinds))), value, *layouts, every[:count], every[count:]
 
 
-rules(*(
-    (f"R-SLOT-2-{kind}", "save_training resume_training", resumptions((kind,)), check_resumed,
-     f"A training by {kind} that is saved in some number of shards and resumed in any other goes on by its formula")
-    for kind in KINDS
-))  # fmt: skip
 _RESUMED = resumptions()
 _SLOTTED = resumptions(SLOTTED)
 
 
-rules(*(
-    (f"R-SLOT-2-{layout.suffix}", "save_training resume_training",
-     resumptions(start=layout.tables(RESTS), is_turned=True), check_resumed,
-     f"A training is resumed from or in another layout, and goes on by its formula, {layout.phrase}")
-    for layout in LAYOUTS
-))  # fmt: skip
-
-
 rules(
+    *(
+        (f"R-SLOT-1-{layout.suffix}", "slots_uneven slots",
+         steps(SLOTTED, layout.tables(RESTS)), check_uneven_slots,
+         f"Every slot has as many shards as the variable, each of its shape and with the values of its rows, "
+         f"{layout.phrase}")
+        for layout in LAYOUTS[:2]
+    ),
+    *(
+        (f"R-SLOT-2-{kind}", "save_training resume_training", resumptions((kind,)), check_resumed,
+         f"A training by {kind} that is saved in some number of shards and resumed in any other goes on by its formula")
+        for kind in KINDS
+    ),
+    *(
+        (f"R-SLOT-2-{layout.suffix}", "save_training resume_training",
+         resumptions(start=layout.tables(RESTS), is_turned=True), check_resumed,
+         f"A training is resumed from or in another layout, and goes on by its formula, {layout.phrase}")
+        for layout in LAYOUTS
+    ),
     ("R-SLOT-2", "save_training resume_training",
      _RESUMED, lambda adapter, case: check_resumed(adapter, (*case[:5], [])),
      "Without a further step, a resumed variable has the value that it was saved with"),

@@ -276,18 +276,20 @@ _LONG: list[NamedArrays] = [
     {key: counting((4 + n, 2)) * np.float32(n + 1) for n, key in enumerate(keys)}
     for keys in (*_KEYS, [f"layers.{n}" for n in range(30)])
 ]
-rules(*(
-    (f"{name}-keys-long", f"{method} {'restore' if method in _SAVE else 'save'}", _LONG,
-     partial(check_saved, method=method),
-     f"Tensors whose long keys differ only at their ends, and many tensors, are kept apart by `{method}`")
-    for name, method in (
-        ("R-CKPT-1", "restore"), ("R-CKPT-1-uneven", "restore_uneven"), ("R-CKPT-1-rows", "read_rows"),
-        ("R-POLICY-1-list", "list_tensors"), ("R-POLICY-4", "save_limited"),
-        ("R-POLICY-7-callback", "save_by_callback"))
-))  # fmt: skip
-rules(*(
-    (f"{name}-empty", f"{method} restore",
-     [{"w": counting((4, 2)), "none": counting(shape)} for shape in ((0,), (0, 3))],
-     partial(check_saved, method=method), f"Tensors without elements are saved by `{method}` with their shapes")
-    for name, method in (("R-POLICY-4", "save_limited"), ("R-POLICY-7-callback", "save_by_callback"))
-))  # fmt: skip
+rules(
+    *(
+        (f"{name}-keys-long", f"{method} {'restore' if method in _SAVE else 'save'}", _LONG,
+         partial(check_saved, method=method),
+         f"Tensors whose long keys differ only at their ends, and many tensors, are kept apart by `{method}`")
+        for name, method in (
+            ("R-CKPT-1", "restore"), ("R-CKPT-1-uneven", "restore_uneven"), ("R-CKPT-1-rows", "read_rows"),
+            ("R-POLICY-1-list", "list_tensors"), ("R-POLICY-4", "save_limited"),
+            ("R-POLICY-7-callback", "save_by_callback"))
+    ),
+    *(
+        (f"{name}-empty", f"{method} restore",
+         [{"w": counting((4, 2)), "none": counting(shape)} for shape in ((0,), (0, 3))],
+         partial(check_saved, method=method), f"Tensors without elements are saved by `{method}` with their shapes")
+        for name, method in (("R-POLICY-4", "save_limited"), ("R-POLICY-7-callback", "save_by_callback"))
+    ),
+)  # fmt: skip

@@ -77,16 +77,6 @@ def square_lookups(draw: st.DrawFn) -> Lookup:
     return value, num_shards, np.asarray(draw(st.sampled_from(forms)))
 
 
-rules(
-    ("R-LOOKUP-2", "create lookup", lookups(), check_lookup("lookup"),
-     "The i-th row of a lookup belongs to the i-th id, whichever shards hold them"),
-    ("R-LOOKUP-2-axes", "create lookup", square_lookups(), check_lookup("lookup"),
-     "A lookup of ids of several axes or of none has these axes, then the axes of a row"),
-    ("R-READ-1", "create sparse_read", lookups(), check_lookup("sparse_read"),
-     "The i-th row of a sparse read belongs to the i-th id, whichever shards hold them"),
-)  # fmt: skip
-
-
 @st.composite
 def ids_outside(draw: st.DrawFn, start: st.SearchStrategy[LaidOutCase] = ORDINARY) -> Lookup:
     value, layout = draw(start)
@@ -95,14 +85,6 @@ def ids_outside(draw: st.DrawFn, start: st.SearchStrategy[LaidOutCase] = ORDINAR
     bad = draw(st.sampled_from([len(value), len(value) + 2, -1, -len(value), *OUTSIDE]))
     good.insert(draw(st.integers(0, len(good))), bad)
     return value, layout, np.array(good, np.int64)
-
-
-rules(
-    ("R-ID-1", "create lookup", ids_outside(), check_outside("lookup"),
-     "A lookup of an id that is negative or too large is refused, not clamped, wrapped or made up"),
-    ("R-ID-1-sparse-read", "create sparse_read", ids_outside(), check_outside("sparse_read"),
-     "A sparse read of an id that is negative or too large is refused"),
-)  # fmt: skip
 
 
 NORMS = (1.0, 0.5, 4.0, 100.0)
@@ -117,6 +99,16 @@ def check_clipped(adapter: Calls, case: tuple[Lookup, float]) -> None:
 
 _CLIPPED = st.tuples(lookups(), st.sampled_from(NORMS))
 rules(
+    ("R-LOOKUP-2", "create lookup", lookups(), check_lookup("lookup"),
+     "The i-th row of a lookup belongs to the i-th id, whichever shards hold them"),
+    ("R-LOOKUP-2-axes", "create lookup", square_lookups(), check_lookup("lookup"),
+     "A lookup of ids of several axes or of none has these axes, then the axes of a row"),
+    ("R-READ-1", "create sparse_read", lookups(), check_lookup("sparse_read"),
+     "The i-th row of a sparse read belongs to the i-th id, whichever shards hold them"),
+    ("R-ID-1", "create lookup", ids_outside(), check_outside("lookup"),
+     "A lookup of an id that is negative or too large is refused, not clamped, wrapped or made up"),
+    ("R-ID-1-sparse-read", "create sparse_read", ids_outside(), check_outside("sparse_read"),
+     "A sparse read of an id that is negative or too large is refused"),
     ("R-LOOKUP-4", "create lookup_clipped", _CLIPPED, check_clipped,
      "A row whose l2 norm exceeds `max_norm` is scaled to it, and others are as they are"),
     ("R-LOOKUP-4-zero", "create lookup_clipped",
@@ -165,12 +157,6 @@ def bags_with_empty_ones(draw: st.DrawFn) -> BagsCase:
     return value, num_shards, SparseIds([*some.bags[:at], [], *some.bags[at:]], weights), combiner
 
 
-rules(
-    ("R-LOOKUP-2-bags-empty", "create lookup_bags", bags_with_empty_ones(), bags_are_combined,
-     "An empty bag before others is a row of zeros, and the others keep their places"),
-)  # fmt: skip
-
-
 METHODS = {"assign": "assign", "add": "assign_add", "sub": "assign_sub"}
 """The methods of dense writes by their operations."""
 
@@ -202,20 +188,6 @@ def check_scatter(adapter: Calls, case: Scatter) -> None:
     expect_equal(adapter.read(handle), updated(value, write))
 
 
-rules(*(
-    (f"R-SV-3-scatter-{op}", "create scatter read", scatters(op), check_scatter, f"`scatter` {law}")
-    for op, law in (
-        ("add", "adds each operand to its row, as often as the row comes"),
-        ("sub", "subtracts each operand from its row, as often as the row comes"),
-        ("mul", "multiplies each row by its operand, as often as the row comes"),
-        ("div", "divides each row by its operand, as often as the row comes"),
-        ("min", "leaves in each row the least of it and all of its operands"),
-        ("max", "leaves in each row the greatest of it and all of its operands"),
-        ("update", "replaces the rows that are named, in any order of the ids"),
-    )
-))  # fmt: skip
-
-
 @st.composite
 def repeated_updates(draw: st.DrawFn) -> Scatter:
     value, num_shards = draw(tables())
@@ -231,9 +203,23 @@ def check_scatter_outside(adapter: Calls, case: Lookup, op: str, operand: int) -
     refuses_write(adapter, value, made(adapter, value, layout), "scatter", op, wanted, operands)
 
 
-# One rule for repeated ids, here, in ``shardvar.testing`` (``updated``) and in the vectors.
-# TensorFlow applies the operands of one row one after the other, so the last one stays.
 rules(
+    ("R-LOOKUP-2-bags-empty", "create lookup_bags", bags_with_empty_ones(), bags_are_combined,
+     "An empty bag before others is a row of zeros, and the others keep their places"),
+    *(
+        (f"R-SV-3-scatter-{op}", "create scatter read", scatters(op), check_scatter, f"`scatter` {law}")
+        for op, law in (
+            ("add", "adds each operand to its row, as often as the row comes"),
+            ("sub", "subtracts each operand from its row, as often as the row comes"),
+            ("mul", "multiplies each row by its operand, as often as the row comes"),
+            ("div", "divides each row by its operand, as often as the row comes"),
+            ("min", "leaves in each row the least of it and all of its operands"),
+            ("max", "leaves in each row the greatest of it and all of its operands"),
+            ("update", "replaces the rows that are named, in any order of the ids"),
+        )
+    ),
+    # One rule for repeated ids, here, in ``shardvar.testing`` (``updated``) and in the vectors.
+    # TensorFlow applies the operands of one row one after the other, so the last one stays.
     ("R-SV-3-scatter-update-last", "create scatter read", repeated_updates(), check_scatter,
      "Of several operands of one row in a `scatter` of update, the last one stays"),
     ("R-ID-1-scatter", "create scatter read",
@@ -315,17 +301,6 @@ def check_broadcast(adapter: Calls, case: tuple[Array, int, tuple[int, ...]], *w
     refuses_write(adapter, value, adapter.create(value, num_shards), *write, *rows, other)
 
 
-rules(
-    *((f"R-VAR-2-{method.replace('_', '-')}", f"create {method} read", _OTHERS,
-       lambda adapter, case, method=method: check_broadcast(adapter, case, method),
-       f"A value of another shape is not {verb}, also if NumPy would broadcast it, and the variable stays as it was")
-      for method, verb in (("assign", "assigned"), ("assign_add", "added"), ("assign_sub", "subtracted"))),
-    ("R-VAR-2-scatter", "create scatter read", [*product(_OTHERS, ("add", "update", "max"))],
-     lambda adapter, case: check_broadcast(adapter, case[0], "scatter", case[1]),
-     "Operands of a scatter that are not one row for each id are refused, also if NumPy would broadcast them"),
-)  # fmt: skip
-
-
 def check_not_cast(adapter: Calls, case: tuple[str, int], method: str) -> None:
     name, num_shards = case
     unit = np.complex64(1j) if name == "float32" else np.float32(1)
@@ -335,16 +310,21 @@ def check_not_cast(adapter: Calls, case: tuple[str, int], method: str) -> None:
     expect_equal(np.asarray(adapter.read(came)).astype(must.dtype), must)
 
 
-rules(*(
-    (f"R-VAR-2-dtype{suffix}", f"create {method} read", [*product(("int32", "int64", "float32"), (1, 2, 3))],
-     partial(check_not_cast, method=method),
-     f"Numbers that are {verb} and that the variable cannot hold are refused, or are what it reads as: fractions for "
-     "integers, complex numbers for real ones")
-    for suffix, method, verb in (("", "assign", "assigned"), ("-add", "assign_add", "added"))
-))  # fmt: skip
-
-
 rules(
+    *((f"R-VAR-2-{method.replace('_', '-')}", f"create {method} read", _OTHERS,
+       lambda adapter, case, method=method: check_broadcast(adapter, case, method),
+       f"A value of another shape is not {verb}, also if NumPy would broadcast it, and the variable stays as it was")
+      for method, verb in (("assign", "assigned"), ("assign_add", "added"), ("assign_sub", "subtracted"))),
+    ("R-VAR-2-scatter", "create scatter read", [*product(_OTHERS, ("add", "update", "max"))],
+     lambda adapter, case: check_broadcast(adapter, case[0], "scatter", case[1]),
+     "Operands of a scatter that are not one row for each id are refused, also if NumPy would broadcast them"),
+    *(
+        (f"R-VAR-2-dtype{suffix}", f"create {method} read", [*product(("int32", "int64", "float32"), (1, 2, 3))],
+         partial(check_not_cast, method=method),
+         f"Numbers that are {verb} and that the variable cannot hold are refused, or are what it reads as: fractions "
+         "for integers, complex numbers for real ones")
+        for suffix, method, verb in (("", "assign", "assigned"), ("-add", "assign_add", "added"))
+    ),
     ("R-ID-1-clipped", "create lookup_clipped", ids_outside(), check_outside("lookup_clipped", 1.0),
      "A clipped lookup of an id that is negative or too large is refused"),
 )  # fmt: skip

@@ -46,12 +46,6 @@ def check_div(adapter: Calls, case: tuple[int, int]) -> None:
     expect_answer(pairs(adapter.div(*case)), div(*case))
 
 
-rules(
-    ("R-DIV-1", "div", st.tuples(lengths, counts), check_div,
-     "`div` gives every shard its contiguous rows, the first ones one row more"),
-)  # fmt: skip
-
-
 @st.composite
 def owned(draw: st.DrawFn) -> tuple[list[int], int, int]:
     length = draw(st.integers(1, 40))
@@ -65,12 +59,6 @@ def check_owner(adapter: Calls, case: tuple[list[int], int, int]) -> None:
     came = pairs(zip(np.asarray(shards).tolist(), np.asarray(rows).tolist(), strict=True))
     sizes = [stop - start for start, stop in div(length, num_shards)]
     expect_answer(came, [owner(row, sizes) for row in ids], "the (shard, row) pairs ")
-
-
-rules(
-    ("R-DIV-1-owner", "owner", owned(), check_owner,
-     "`owner` gives for every id the shard of the div rule and the row there"),
-)  # fmt: skip
 
 
 @st.composite
@@ -97,6 +85,10 @@ def wide_grids(draw: st.DrawFn) -> tuple[tuple[int, ...], list[int]]:
 
 
 rules(
+    ("R-DIV-1", "div", st.tuples(lengths, counts), check_div,
+     "`div` gives every shard its contiguous rows, the first ones one row more"),
+    ("R-DIV-1-owner", "owner", owned(), check_owner,
+     "`owner` gives for every id the shard of the div rule and the row there"),
     ("R-PART-1-regions", "regions", grids(), check_grid,
      "`regions` gives the parts of a grid, each axis divided by the div rule"),
     ("R-PART-1-regions-few", "regions",
@@ -357,10 +349,6 @@ rules(
      "A variable in shards of given sizes has these shards, and reads as the whole"),
     ("R-SPEC-1-empty-shards", "create_uneven shards read", hollow_tables(((), (2,))), check_sizes,
      "A variable in shards of given sizes, some of them zero, has these shards and reads as the whole"),
-)  # fmt: skip
-
-
-rules(
     ("R-SPEC-1-negative", "create_uneven",
      [(counting((5, 2)), sizes) for sizes in ([-1, 6], [6, -1], [2, -1, 4], [3, 3, -1], [-2, 3, 4])],
      refuses("create_uneven"), "A size below zero is refused, also if all sizes add up to the rows"),
@@ -382,20 +370,6 @@ def one_part_is_a_variable(adapter: Calls, case: tuple[int, ...]) -> None:
 def check_partitioned(adapter: Calls, counts: list[int]) -> None:
     value = counting((4, 4))
     expect_equal(adapter.read(adapter.attempt("create_partitioned", value, counts)), value)
-
-
-rules(
-    ("R-PART-4", "create_partitioned", [(counting((4, 4)), counts) for counts in ([0, 1], [-1, 1], [2, 0], [2, -1])],
-     refuses("create_partitioned"), "A partitioner's answer with a count below 1 is refused"),
-    ("R-PART-4-rank", "create_partitioned",
-     [(counting((4, 4)), counts) for counts in ([2, 1, 1], [2, 1, 2], [1, 1, 2])], refuses("create_partitioned"),
-     "A partitioner's answer with more counts than the variable has axes is refused"),
-    ("R-PART-4-axis", "create_partitioned read", [[1, 2], [2, 2], [1, 4]], check_partitioned,
-     "A partitioner's answer that cuts another axis is refused, or gives a variable that reads as the whole"),
-    ("R-PART-4-short", "create_partitioned read", [[2], [1]], check_partitioned,
-     "A partitioner's answer with fewer counts than the variable has axes is refused, or gives a variable that reads "
-     "as the whole"),
-)  # fmt: skip
 
 
 def check_index(adapter: Calls, case: Indexed) -> None:
@@ -457,7 +431,26 @@ _ELLIPSES = indexed(
 _NEW_AXES = indexed(lambda _: st.sampled_from(_PARTS), tables(row_shapes=((2,),)), (0, 2), (None,))
 
 
+@st.composite
+def rows_by_arrays(draw: st.DrawFn) -> Indexed:
+    value, num_shards = draw(tables(min_shards=2))
+    rows = draw(st.lists(st.integers(-len(value), len(value) - 1), max_size=4))
+    mask = np.zeros(len(value), bool)
+    mask[rows] = True
+    return value, num_shards, (draw(st.sampled_from([rows, np.array(rows, np.int64), mask])),)
+
+
 rules(
+    ("R-PART-4", "create_partitioned", [(counting((4, 4)), counts) for counts in ([0, 1], [-1, 1], [2, 0], [2, -1])],
+     refuses("create_partitioned"), "A partitioner's answer with a count below 1 is refused"),
+    ("R-PART-4-rank", "create_partitioned",
+     [(counting((4, 4)), counts) for counts in ([2, 1, 1], [2, 1, 2], [1, 1, 2])], refuses("create_partitioned"),
+     "A partitioner's answer with more counts than the variable has axes is refused"),
+    ("R-PART-4-axis", "create_partitioned read", [[1, 2], [2, 2], [1, 4]], check_partitioned,
+     "A partitioner's answer that cuts another axis is refused, or gives a variable that reads as the whole"),
+    ("R-PART-4-short", "create_partitioned read", [[2], [1]], check_partitioned,
+     "A partitioner's answer with fewer counts than the variable has axes is refused, or gives a variable that reads "
+     "as the whole"),
     ("R-VAR-1-integers", "create index",
      indexed(lambda extent: st.integers(-extent, extent - 1)), check_index,
      "Indexing by integers, also negative ones, is NumPy's on the whole"),
@@ -476,10 +469,6 @@ rules(
       for axis in range(4)
       for key in (0, 1, -1, -2, slice(1, None), slice(None, -1), slice(None, None, -1), slice(-2, None))],
      check_index, "An index of any axis of four is NumPy's on the whole"),
-)  # fmt: skip
-
-
-rules(
     ("R-VAR-1-outside", "create index",
      [(counting((4, *rest)), count, (row,))
       for rest, count, row in product(((), (3,), (2, 2)), (1, 2, 4), (4, 5, 6, -5, -6))], check_outside("index"),
@@ -491,19 +480,6 @@ rules(
     ("R-VAR-1-masks", "create index",
      [(counting((4, 2)), 2, (np.ones(4 + more, bool),)) for more in (-1, 1, 2)], check_outside("index"),
      "A mask that is longer or shorter than the rows is refused"),
-)  # fmt: skip
-
-
-@st.composite
-def rows_by_arrays(draw: st.DrawFn) -> Indexed:
-    value, num_shards = draw(tables(min_shards=2))
-    rows = draw(st.lists(st.integers(-len(value), len(value) - 1), max_size=4))
-    mask = np.zeros(len(value), bool)
-    mask[rows] = True
-    return value, num_shards, (draw(st.sampled_from([rows, np.array(rows, np.int64), mask])),)
-
-
-rules(
     ("R-VAR-1-arrays", "create index", rows_by_arrays(), unless_refused(check_index),
      "Indexing by a list of rows or by a mask is refused, or is NumPy's on the whole"),
 )  # fmt: skip

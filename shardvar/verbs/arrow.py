@@ -72,7 +72,6 @@ _NULLABLE = 2
 
 
 def _release(kind: Any, address: int) -> None:
-    """Release a struct and its children, as its consumer asks."""
     struct = kind.from_address(address)
     for row in range(getattr(struct, "n_children", 0)):
         child = struct.children[row].contents

@@ -189,5 +189,14 @@ def _long_axes(shape: Sequence[int]) -> list[int]:
     return [extent for extent in shape if extent != 1]
 
 
+def is_block(block: Any) -> bool:
+    """Return True for a list of two extents, as descriptions of models have it."""
+    return (
+        isinstance(block, list)
+        and len(block) == 2
+        and all(type(each) is int and each > 0 for each in block)
+    )
+
+
 def as_matrix(shape: Shape) -> Shape:
     return (1,) * (2 - len(shape)) + shape

@@ -38,7 +38,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import read_beginning
 from shardvar.formats.protocol import Source, WrappedSource
-from shardvar.layout.dtypes import Array, Ints, parse_dtype
+from shardvar.layout.dtypes import Array, Ints, Shape, parse_dtype
 from shardvar.pictures.words import count, named
 from shardvar.planning.index import (
     EntryTable,
@@ -51,7 +51,7 @@ from shardvar.planning.index import (
 from shardvar.planning.plan import plan_copies
 from shardvar.records import dataclass, field, replace
 from shardvar.storage.protocol import Storage
-from shardvar.verbs.coded import CONFIG, DTYPES, KEEP, Model, StoredTensors
+from shardvar.verbs.coded import CONFIG, DTYPES, KEEP, Model, StoredTensors, is_block
 from shardvar.verbs.joined_source import JoinedSource, RankSource
 from shardvar.verbs.parameters import find_scaling, layer_of, names_by_layer
 from shardvar.verbs.schemes import (
@@ -332,7 +332,7 @@ def dequantized(source: Source, storage: Storage, dequantize: bool | str) -> Sou
 class LogicalTensors:
     """The numbers of quantised tensors, as a model has them."""
 
-    kinds: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    kinds: dict[str, tuple[str, Shape]] = field(default_factory=dict)
     """The encoding and the shape of the numbers of each tensor that holds codes."""
     members: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """The stored tensors that scale each."""
@@ -447,13 +447,8 @@ def read_model(storage: Storage) -> Model:
     named_dtypes = (level.get(name) for level in levels for name in ("dtype", "torch_dtype"))
     dtype = next((each for each in named_dtypes if each in DTYPES), "")
     sizes = (each.get("weight_block_size") for each in told if isinstance(each, dict))
-    block = next(filter(None, sizes), None)
-    is_block = (
-        isinstance(block, list)
-        and len(block) == 2
-        and all(type(each) is int and each > 0 for each in block)
-    )
-    size = (block[0], block[1]) if is_block and isinstance(block, list) else Model().block
+    block: Any = next(filter(None, sizes), None)
+    size = (block[0], block[1]) if is_block(block) else Model().block
     return Model(method, size, dtype, config, described)
 
 
@@ -483,7 +478,7 @@ def read_json(storage: Storage, name: str) -> Any:
 
 
 def _items(
-    facts: Mapping[str, tuple[str, tuple[int, ...]]],
+    facts: Mapping[str, tuple[str, Shape]],
     rows_of: Mapping[str, Ints],
     found: QuantisedTensors,
     dtype_of: Callable[[Quantised], str],

@@ -105,7 +105,7 @@ def _mesh(grid: Sizes, cut: list[int]) -> Mesh:
 def _grid(shape: Shape, offset: Ints, extent: Ints) -> Sizes | None:
     """The sizes of the parts along each axis; None if the regions are not a grid of them."""
     number = np.zeros(len(offset), np.int64)
-    sizes: list[tuple[int, ...]] = []
+    sizes: list[Shape] = []
     for axis, length in enumerate(shape):
         pairs, part = np.unique(
             np.stack([offset[:, axis], extent[:, axis]], axis=1), axis=0, return_inverse=True
@@ -142,7 +142,7 @@ def _fsdp_over_tensor_parallelism(shape: Shape, grid: Sizes, cut: list[int]) -> 
 _RULES: tuple[GridRule, ...] = (_chunked, _divided, _fsdp_over_tensor_parallelism)
 
 
-def _sizes(intervals: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+def _sizes(intervals: Sequence[tuple[int, int]]) -> Shape:
     return tuple(stop - start for start, stop in intervals)
 
 
@@ -172,7 +172,7 @@ def holders_of(entries: EntryTable, files: Sequence[str]) -> Holders | None:
         # [m] the device that holds each slice, by the layout of its tensor; -1 if unknown.
         slices = entries.slices
         device, size_of = np.full(len(slices), -1, np.int64), np.zeros(len(slices), np.int64)
-        known: dict[tuple[tuple[int, ...], bytes, bytes], Ints | None] = {}
+        known: dict[tuple[Shape, bytes, bytes], Ints | None] = {}
         for rows, shape, offset, extent in _cuts(slices):
             # Tensors of one shape are cut alike, in most checkpoints: each cut is looked at once.
             cut = shape, offset.tobytes(), extent.tobytes()

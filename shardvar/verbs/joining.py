@@ -35,7 +35,7 @@ from math import prod
 from typing import Any
 
 from shardvar.errors import ArgumentError, InconsistentTensor, UnsupportedError
-from shardvar.layout.dtypes import is_whole
+from shardvar.layout.dtypes import Shape, is_whole
 from shardvar.layout.meshes import named_sharding
 from shardvar.layout.meshes.mesh import Mesh, check_mesh
 from shardvar.layout.meshes.named_sharding import SpecEntry
@@ -61,11 +61,11 @@ Join = int | tuple[Mesh, Spec]
 Place = tuple[int, ...]
 """The number of a part along each axis of a tensor: 0 where nothing was cut."""
 
-About = tuple[str, tuple[int, ...]]
+About = tuple[str, Shape]
 """The dtype and the shape of a tensor."""
 
 
-def places_of(key: str, rule: Any, count: int, dtype: str, shape: tuple[int, ...]) -> list[Place]:
+def places_of(key: str, rule: Any, count: int, dtype: str, shape: Shape) -> list[Place]:
     if is_whole(dtype):
         raise ArgumentError(
             f"{key!r} is of dtype {dtype}, which is never concatenated.", "Choose numbers."
@@ -116,7 +116,7 @@ def agree(tensors: Sequence[About], places: Sequence[Place]) -> bool:
     )
 
 
-def extents_of(shapes: Sequence[tuple[int, ...]], places: Sequence[Place]) -> list[dict[int, int]]:
+def extents_of(shapes: Sequence[Shape], places: Sequence[Place]) -> list[dict[int, int]]:
     """For each axis, the extent of the parts in each place, by the first source that has it."""
     extents: list[dict[int, int]] = [{} for _ in shapes[0]]
     for shape, place in zip(shapes, places, strict=True):

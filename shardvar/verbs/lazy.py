@@ -23,7 +23,7 @@ import numpy.typing as npt
 from shardvar.engine.arrays import LazyPayload
 from shardvar.errors import ArgumentError, ArgumentTypeError, ShardvarError, StorageError
 from shardvar.formats.files import State
-from shardvar.layout.dtypes import STRING, Array, dtype_name, numpy_dtype, parse_dtype
+from shardvar.layout.dtypes import STRING, Array, Shape, dtype_name, numpy_dtype, parse_dtype
 from shardvar.layout.region import read_shape
 from shardvar.records import dataclass, field
 from shardvar.verbs.arguments import as_array, without_torch
@@ -153,7 +153,7 @@ def as_values(key: str, value: Any) -> Array | LazyPayload:
     return LazyPayload(shape, dtype, make, step)
 
 
-def _announced(value: Any) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+def _announced(value: Any) -> tuple[Shape, np.dtype[Any]] | None:
     if isinstance(value, np.ndarray | np.generic | type) or _is_in_memory(value):
         return None
     # Without these, the value is not lazy, or NumPy makes no array of it.
@@ -194,7 +194,7 @@ def _is_in_memory(value: Any) -> bool:
     )
 
 
-def _rows_at_a_time(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+def _rows_at_a_time(value: Any, shape: Shape, dtype: np.dtype[Any]) -> int:
     """0 for a value that is made whole. Whole chunks are read, so that none is decoded twice."""
     graph = getattr(value, "__dask_graph__", None)
     is_whole = _is_torch(value) or isinstance(value, LazyArray)

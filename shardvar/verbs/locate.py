@@ -435,6 +435,12 @@ class Location:
         indexes = {self.name, *names_of_target(self.stem, self.format.name)}
         return sorted({*source.index.files, *indexes.intersection(self.storage.names())})
 
+    def lost_files(self, source: Source) -> list[str]:
+        """Return the data files next to the index that it names, and that are not there."""
+        there = {*self.storage.names()}
+        names = [] if source.places else source.index.files
+        return [name for name in names if "/" not in name and name not in there]
+
     def paths_of(self, source: Source) -> list[str]:
         return [os.path.join(self.storage.path, name) for name in self.files_of(source)]
 
@@ -594,13 +600,14 @@ def find_below(place: SplitPath) -> list[Location]:
 
 def below(root: Storage) -> list[Location]:
     """Follows inner links too; ``AmbiguousPath`` for too many folders."""
-    found = search(root, _MAX_FOLDERS, lambda folder: found_at(folder, ""), _is_searched_on)[1]
+    found = search(
+        root,
+        _MAX_FOLDERS,
+        lambda folder: found_at(folder, ""),
+        lambda _, here: all(is_companion(each.name) for each in here),
+    )[1]
     found = [each for each in found if not is_companion(each.name)] or found
     return sorted(found, key=lambda each: natural_key(each.path))
-
-
-def _is_searched_on(_folder: Storage, found: Sequence[Location]) -> bool:
-    return all(is_companion(each.name) for each in found)
 
 
 def all_in(folder: Storage) -> list[Location]:
@@ -782,17 +789,13 @@ def find_target(
         index = index.replace("model", kind) if usual and kind in _KINDS_OF_MODELS else index
         return Location(form.written_to(folder), folder, index, owns_folder=bool(usual))
     if not name:
-        if is_prefix or not _is_free(storage):
+        # A folder is free if it is empty, or its checkpoint is there or begun; hidden files do not count.
+        begun = any(each.lstrip(".").startswith(f"{IN_FOLDER}.") for each in storage.names())
+        if is_prefix or not (begun or _is_empty(storage, if_missing=True)):
             cause = f"{given} is a directory{'' if is_prefix else ' that is not empty'}."
             raise ArgumentError(cause, "Add the name of the checkpoint in it.")
         name = names_of_target(IN_FOLDER, form.name)[:2][-1]
     return Location(form, storage, name_of_target(name, form.name))
-
-
-def _is_free(folder: Storage) -> bool:
-    """Return True if a folder is empty, or its checkpoint is there or begun; hidden files do not count."""
-    begun = any(name.lstrip(".").startswith(f"{IN_FOLDER}.") for name in folder.names())
-    return begun or _is_empty(folder, if_missing=True)
 
 
 def _is_empty(folder: Storage, *, if_missing: bool) -> bool:

@@ -261,7 +261,6 @@ def _ends_with(module: str, pattern: str) -> bool:
 
 
 def _rules(one: tuple[str, str], terms: Sequence[str], length: str) -> list[str]:
-    """The rules of one changed tensor: its base, and what is added to it."""
     side = terms[0].removeprefix("0/")
     total = " + ".join(terms)
     if not length or one[1] != "weight":
@@ -292,7 +291,6 @@ def _by_kind(rules: Sequence[str]) -> list[str]:
 
 
 def _stem(module: str) -> str:
-    """The name of a module without its last part."""
     return module.rpartition(".")[0]
 
 

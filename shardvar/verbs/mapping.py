@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import count, takewhile
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -70,6 +70,8 @@ from shardvar.verbs.reader import LazyTensor, Reader
 from shardvar.verbs.renaming import Globs, matches_any, new_names, select_keys
 from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.writing import WritePlan, report_of
+
+T = TypeVar("T")
 
 _PLACE = re.compile(r"\{rank(?::0?([1-9]))?d?\}")
 """The place of the number in the path of a target: ``{rank}``, or ``{rank:02}`` with its digits."""
@@ -226,17 +228,19 @@ def split_ranks(reader: Reader) -> Iterator[Reader]:
         faults: dict[str, CheckpointError] = {
             names[key]: error for key, error in reader.faults.items() if key in names
         }
-        old = {name: key for key, name in names.items()}
+        index = TableIndex(entries, reader.index.files, reader.metadata, faults)
         split = replace(
             source,
-            index=TableIndex(entries, reader.index.files, reader.metadata, faults),
-            sources_of={
-                n: source.sources_of[key] for n, key in old.items() if key in source.sources_of
-            },
-            kept={n: source.kept[key] for n, key in old.items() if key in source.kept},
-            renamed={n: source.renamed[key] for n, key in old.items() if key in source.renamed},
+            index=index,
+            sources_of=_by_new_name(source.sources_of, names),
+            kept=_by_new_name(source.kept, names),
+            renamed=_by_new_name(source.renamed, names),
         )
         yield Reader(reader.path, reader.format, split)
+
+
+def _by_new_name(table: Mapping[str, T], names: Mapping[str, str]) -> dict[str, T]:
+    return {new: table[key] for key, new in names.items() if key in table}
 
 
 _KEPT = (
@@ -354,14 +358,8 @@ def as_map(given: Any, keep_going: bool = False, paths: Sequence[str] = ()) -> M
     )
 
 
-def map_reader(
-    reader: Reader,
-    given: Map,
-    filter: Globs = None,
-    exclude: Globs = None,
-) -> Reader:
-    """The map sees the keys that ``filter`` and ``exclude`` take."""
-    return map_and_report(reader, given, filter, exclude)[0]
+def map_reader(reader: Reader, given: Map) -> Reader:
+    return map_and_report(reader, given)[0]
 
 
 def map_and_report(
@@ -372,7 +370,10 @@ def map_and_report(
     ranks: int | None = None,
     strip_prefix: str | None = None,
 ) -> tuple[Reader, Callable[[], MapReport]]:
-    """As ``map_reader``, with what makes the report; ``ranks`` is the number of joined sources."""
+    """Return also what makes the report; the map sees the keys that ``filter`` and ``exclude`` take.
+
+    ``ranks`` is the number of joined sources.
+    """
     given = chosen(given, reader.path)
     is_ranked, stored = reads_ranks(given.parsed), reader
     keys = None

@@ -586,10 +586,7 @@ def _lacks_files(found: Location) -> bool:
         return False
     try:
         with closing(found.open()) as source:
-            there = {*found.storage.names()}
-            return not source.places and any(
-                "/" not in name and name not in there for name in source.index.files
-            )
+            return bool(found.lost_files(source))
     except IncompleteCheckpoint:
         return True
     except ShardvarError:  # the command itself reports it

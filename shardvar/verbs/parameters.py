@@ -25,11 +25,11 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
+from shardvar.layout.dtypes import Shape
 from shardvar.pictures.words import count, named, natural_key
 from shardvar.records import dataclass
 
-_Shape = tuple[int, ...]
-_Described = tuple[str | None, _Shape | None]
+_Described = tuple[str | None, Shape | None]
 """The dtype and the shape of a tensor."""
 
 _FEW_BITS = r"float8.*|u?int(?:2|4|8|16|32)"
@@ -128,7 +128,7 @@ _OPTIMIZER = re.compile(
 _SMALL_INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32")
 """Integers that packed weights are held in; integers of 64 bits are ids and counters."""
 
-_Row = tuple[str, str | None, tuple[int, ...] | None]
+_Row = tuple[str, str | None, Shape | None]
 """The key, the dtype and the shape of a tensor."""
 
 
@@ -164,7 +164,7 @@ def is_optimizer_state(key: str) -> bool:
 
 def count_parameters(
     tensors: Iterable[_Row],
-    packed: Mapping[str, tuple[str, _Shape]] | None = None,
+    packed: Mapping[str, tuple[str, Shape]] | None = None,
     scaling: Collection[str] = (),
 ) -> ParameterCount:
     """Count the parameters of the tensors of a checkpoint, each given by its key, dtype and shape.
@@ -206,7 +206,7 @@ def count_parameters(
     return ParameterCount(counted, tuple(left_out))
 
 
-def empty_note(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> str:
+def empty_note(tensors: Mapping[str, tuple[str, Shape]]) -> str:
     """Return a sentence about weights without elements among tensors; an empty text if all have some.
 
     >>> empty_note({"a": ("float32", (0,)), "b": ("float32", (2,)), "c": ("int64", (0,))})

@@ -9,7 +9,8 @@ They are apart from the reports, which commands that only list or compare do not
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import is_dataclass
+from typing import Any, Self
 
 from shardvar.errors import LISTS_MORE, ShardvarError
 from shardvar.pictures.words import (
@@ -18,10 +19,7 @@ from shardvar.pictures.words import (
     one_line,
     short_name,
 )
-from shardvar.records import dataclass, field, replace
-
-if TYPE_CHECKING:
-    pass
+from shardvar.records import dataclass, field, fields, replace
 
 __all__ = ["Damage"]
 
@@ -203,6 +201,22 @@ def _without_numbers(cause: Cause) -> str:
 
 SCHEMA = 1
 """The version of the keys of ``to_json``; changes with a key's meaning or removal."""
+
+
+def fields_as_json(report: Any, *left_out: str) -> dict[str, Any]:
+    """Return the fields of a report: what they hold by its ``to_json`` or its fields, and tuples as lists."""
+    names = (each.name for each in fields(report) if each.name not in left_out)
+    return {name: _as_json(getattr(report, name)) for name in names}
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_as_json(each) for each in value]
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    if is_dataclass(value):
+        return fields_as_json(value)
+    return dict(value) if isinstance(value, Mapping) else value
 
 
 MOST_ROWS = 24

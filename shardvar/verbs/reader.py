@@ -28,7 +28,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.deferred import DeferredIndex, LateIndex, find_keys, outline_of
 from shardvar.formats.protocol import Format, Source
-from shardvar.layout.dtypes import NAMES, STRING, Array, numpy_dtype, parse_dtype
+from shardvar.layout.dtypes import NAMES, STRING, Array, Shape, numpy_dtype, parse_dtype
 from shardvar.layout.region import Region
 from shardvar.pictures.words import human_size, human_tensors
 from shardvar.planning.index import (
@@ -422,7 +422,6 @@ class Reader(Mapping[str, LazyTensor]):
             return entries
 
     def _look_up_all(self, keys: Sequence[str]) -> EntryTable:
-        """Return the entries of keys from the table that is known."""
         table, faults = self.entries(), self.faults
         rows = table.slices.tensors.rows()
         for key in keys:
@@ -619,7 +618,7 @@ def has_settings(source: Source) -> bool:
     return source.objects((), "") is not None
 
 
-def settings_in(source: Source, facts: Mapping[str, tuple[str, tuple[int, ...]]]) -> set[str]:
+def settings_in(source: Source, facts: Mapping[str, tuple[str, Shape]]) -> set[str]:
     found = facts.items() if has_settings(source) else ()
     return {key for key, fact in found if fact == (STRING, ())}
 

@@ -28,8 +28,8 @@ from shardvar.pictures.words import (
     printable,
 )
 from shardvar.planning.index import EntryTable
-from shardvar.records import asdict, dataclass, field, replace
-from shardvar.verbs.problems import MOST_ROWS, SCHEMA, Damage, lines_of_problems
+from shardvar.records import dataclass, field
+from shardvar.verbs.problems import MOST_ROWS, SCHEMA, Damage, fields_as_json, lines_of_problems
 
 if TYPE_CHECKING:
     from shardvar.maps.report import MapReport
@@ -123,20 +123,8 @@ class WriteReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object with stable keys."""
-        lists: dict[str, Any] = {
-            "file_nbytes": list(self.file_nbytes),
-            "exceeding": [asdict(each) for each in self.exceeding],
-            "lost": [each.to_json() for each in self.lost],
-            "left_out": list(self.left_out),
-            "dequantized": list(self.dequantized),
-            "copied": list(self.copied),
-            "changed": list(self.changed),
-            "ranks": [each.to_json() for each in self.ranks],
-        }
-        fields = asdict(replace(self, planned=None, map=None, ranks=()))
-        del fields["planned"]
-        lists["map"] = None if self.map is None else self.map.to_json()
-        return {"schema": SCHEMA, **fields, **lists, "num_files": self.num_files}
+        fields = fields_as_json(self, "planned")
+        return {"schema": SCHEMA, **fields, "num_files": self.num_files}
 
     def _repr_html_(self) -> str:
         from shardvar.pictures.table import Markup, bar, html_block, html_table

@@ -41,6 +41,7 @@ from shardvar.verbs.coded import (
     Coded,
     StoredTensors,
     as_matrix,
+    is_block,
 )
 from shardvar.verbs.parameters import layer_of
 from shardvar.wire.strict_json import parse_json
@@ -58,8 +59,10 @@ EIGHT_BITS = {
 _E8M0 = "float8_e8m0fnu"
 _E4M3 = "float8_e4m3fn"
 _EXPONENTS = {_E8M0, "uint8"}
-_SCALES = {"float32", "bfloat16", "float16", *_EXPONENTS}
+_FLOATS = {"float32", "bfloat16", "float16"}
+_SCALES = {*_FLOATS, *_EXPONENTS}
 _WORDS = {"int32", "uint32"}
+_BYTES = np.arange(256, dtype=np.float32)
 
 SMALL = (
     "weight_shape", "weight_global_scale", "weight_scale_2", "quant_map", "bitsandbytes__nf4",
@@ -202,19 +205,11 @@ def _group_blocks(m: Coded, numbers: Shape, kind: str) -> list[tuple[int, int]]:
         elif strategy == "block":
             if isinstance(structure, str):
                 structure = [int(each) for each in re.findall(r"\d{1,9}", structure)]
-            if isinstance(structure, list) and _is_block(structure):
+            if isinstance(structure, list) and is_block(structure):
                 blocks.append((structure[0], structure[1]))
         else:
             blocks += [(ALL, ALL)] if strategy == "tensor" else [(1, ALL)]
     return blocks
-
-
-def _is_block(block: Any) -> bool:
-    return (
-        isinstance(block, list)
-        and len(block) == 2
-        and all(type(each) is int and each > 0 for each in block)
-    )
 
 
 def _integers(m: Coded) -> Quantised:
@@ -237,7 +232,7 @@ def _integers(m: Coded) -> Quantised:
                 f"The number of bits is in {m.model.config}.",
             )
         (bits,) = fitting
-        packing, values = Packing(bits), np.arange(256, dtype=np.float32) - (1 << bits - 1)
+        packing, values = Packing(bits), _BYTES - (1 << bits - 1)
     elif m.model.method not in ("compressed-tensors", "modelopt"):
         raise m.refusal(f"{m.model.config} does not say so")
     if arguments:
@@ -259,7 +254,7 @@ def _integers(m: Coded) -> Quantised:
     if index in m.stored.facts:
         m.plane(index, (1, numbers[-1]), {"int32", "int64"})
         more = {"groups": index}
-    scale = m.plane(scale_key, numbers, _SCALES - _EXPONENTS, blocks, **more)
+    scale = m.plane(scale_key, numbers, _FLOATS, blocks, **more)
     steps: list[tuple[str, Plane | float]] = [("*", scale)]
     is_symmetric = any(each.get("symmetric", True) for each in arguments) or not arguments
     if zero_key in m.stored.facts or not is_symmetric:
@@ -289,15 +284,15 @@ def _packed(m: Coded) -> Quantised:
         plane, scales = _nvfp4(m, scale)
         scales = _scaled(scales, ("/", m.factor(m.base + "weight_global_scale")))
         return m.of(_scaled(plane, ("*", scales)), "NVFP4")
-    return _exponents(m, 4, scale)
+    return _exponents(m, scale)
 
 
-def _exponents(m: Coded, bits: int, scale: str) -> Quantised:
+def _exponents(m: Coded, scale: str) -> Quantised:
     _, shape = m.need(m.key, {"uint8"})
-    matrix = m.columns(shape, bits, 1)
+    matrix = m.columns(shape, 4, 1)
     m.group_block(matrix[-1], _MX_BLOCK[1])
     scales = m.plane(scale, matrix, {"uint8"}, [_MX_BLOCK], values=values_of(_E8M0))
-    plane = Plane(m.key, matrix, Packing(bits), values_of("float4_e2m1fn"), (("*", scales),))
+    plane = Plane(m.key, matrix, Packing(4), values_of("float4_e2m1fn"), (("*", scales),))
     return m.of(plane, "MXFP4")
 
 
@@ -312,7 +307,7 @@ def _columns_of_words(m: Coded) -> Quantised:
     """AWQ packs the outputs, and GPTQ the inputs; both are stored [in, out], and read [out, in]."""
     described, method = _own(m), m.model.method
     _, stored = m.need(m.key, {"int32"})
-    _, scales = m.need(m.base + "scales", {"float16", "bfloat16", "float32"})
+    _, scales = m.need(m.base + "scales", _FLOATS)
     if len(stored) != 2 or len(scales) != 2:
         raise m.fault(f"It has the shape {human_shape(stored)}, and must be a matrix.")
     is_awq = stored[1] * 8 == scales[1] and method != "gptq"
@@ -346,10 +341,8 @@ def _columns_of_words(m: Coded) -> Quantised:
     if type(size) is not int or size < 1:
         raise m.fault(f"The size of groups is {size!r}.")
     packing = Packing(4, order=_AWQ) if is_awq else Packing(bits, axis=-2)
-    plane = m.plane(
-        m.key, matrix, {"int32"}, packing=packing, values=np.arange(256, dtype=np.float32)
-    )
-    scale = m.plane(m.base + "scales", matrix, _SCALES - _EXPONENTS, [(size, 1)], **more)
+    plane = m.plane(m.key, matrix, {"int32"}, packing=packing, values=_BYTES)
+    scale = m.plane(m.base + "scales", matrix, _FLOATS, [(size, 1)], **more)
     zeros = plane.values
     if not is_awq and form == "gptq":
         # Field by field: a zero point of 0 is stored as all ones.
@@ -405,7 +398,7 @@ def _mlx(m: Coded) -> Quantised:
             raise m.fault(f"{mode} of {bits} bits in groups of {size} is not one of MLX.")
         values = values_of(codes)
     else:
-        values = np.arange(256, dtype=np.float32)
+        values = _BYTES
     if type(bits) is not int or not 1 <= bits <= 8:
         raise m.fault(f"{m.model.config} names {bits!r} bits.")
     matrix = m.columns(stored, bits)
@@ -414,8 +407,8 @@ def _mlx(m: Coded) -> Quantised:
     if mode != "affine":
         scale = m.plane(m.base + "scales", matrix, {"uint8"}, [block], values=values_of(scales))
         return m.of(_scaled(plane, ("*", scale)), f"MLX {mode}", dtype="bfloat16")
-    scale = m.plane(m.base + "scales", matrix, _SCALES - _EXPONENTS, [block])
-    bias = m.plane(m.base + "biases", matrix, _SCALES - _EXPONENTS, [block])
+    scale = m.plane(m.base + "scales", matrix, _FLOATS, [block])
+    bias = m.plane(m.base + "biases", matrix, _FLOATS, [block])
     dtype = m.stored.facts[scale.key][0]
     return m.of(_scaled(plane, ("*", scale), ("+", bias)), f"MLX {bits}-bit", dtype=dtype)
 
@@ -455,7 +448,8 @@ def _bitsandbytes(m: Coded) -> Quantised:
         scale = m.plane(absmax, matrix, {"float32"}, [(1, size)])
     else:
         offset: Any = state.get("nested_offset")
-        if type(nested) is not int or nested < 1 or not _is_number(offset):
+        is_number = isinstance(offset, (int, float)) and abs(offset) <= 2.0**127
+        if type(nested) is not int or nested < 1 or not is_number:
             raise m.fault(f"{key!r} has no size of nested blocks, or no offset.")
         values = _table(m, f"{m.key}.nested_quant_map", 256)
         scale = m.plane(absmax, matrix, {"uint8"}, [(1, size)], values=values)
@@ -463,10 +457,6 @@ def _bitsandbytes(m: Coded) -> Quantised:
         scale = _scaled(scale, ("*", inner), ("+", offset))
     plane = _scaled(plane, ("*", scale))
     return m.of(plane, _STATES[kind], new=m.key, shape=tuple(shape), dtype=dtype)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and abs(value) <= 2.0**127
 
 
 def _table(m: Coded, key: str, extent: int) -> Any:
@@ -514,7 +504,7 @@ def _modelopt(m: Coded) -> Quantised:
     if refusal:
         raise refusal
     if dtype == "uint8":
-        return _exponents(m, 4, scale)
+        return _exponents(m, scale)
     if len(shape) != 2:
         raise m.fault(f"It has the shape {human_shape(shape)}, and must be a matrix.")
     # Two rows in each, and the numbers from -8 to 7.
@@ -522,7 +512,7 @@ def _modelopt(m: Coded) -> Quantised:
     matrix = (shape[0] * 2, shape[1])
     values = ((np.arange(256) + 8) % 16 - 8).astype(np.float32)
     block = m.group_block(matrix[1], size)
-    scales = m.plane(scale, matrix, _SCALES - _EXPONENTS, [block])
+    scales = m.plane(scale, matrix, _FLOATS, [block])
     plane = Plane(m.key, matrix, Packing(4, axis=-2), values, (("*", scales),))
     return m.of(plane, "int4")
 
@@ -580,7 +570,7 @@ def _torchao(m: Coded) -> Quantised:
             raise m.refusal("its elements are of another type")
     if kind in ("MXTensor", "NVFP4Tensor"):
         block = m.group_block(matrix[-1], size if size != 16 or kind[0] == "N" else None)
-    elif isinstance(size, list) and len(size) == len(shape) and _is_block(size[-2:]):
+    elif isinstance(size, list) and len(size) == len(shape) and is_block(size[-2:]):
         block = size[-2], m.group_block(matrix[-1], size[-1])[1]
     else:
         raise m.fault(f"Its block size is {size!r}.")
@@ -602,11 +592,11 @@ def _torchao(m: Coded) -> Quantised:
                 new=new, dtype=own if own in DTYPES else "")  # fmt: skip
 
 
-_INTEGERS = {"int8"}, {"float32", "bfloat16", "float16"}
+_INTEGERS = {"int8"}, _FLOATS
 _TORCHAO: dict[str, tuple[set[str], set[str]]] = {
     "Int8Tensor": _INTEGERS,
     "IntxUnpackedToInt8Tensor": _INTEGERS,
-    "Float8Tensor": (EIGHT_BITS, _INTEGERS[1]),
+    "Float8Tensor": (EIGHT_BITS, _FLOATS),
     "NVFP4Tensor": ({"uint8"}, {_E4M3}),
     "MXTensor": ({"uint8", *EIGHT_BITS}, {_E8M0}),
 }
@@ -652,14 +642,12 @@ def _hqq(m: Coded) -> Quantised:
         if bits == 8
         else Packing(bits, is_high_first=True, parts=10 if bits == 3 else 8 // bits)
     )
-    values = np.arange(256, dtype=np.float32)
+    values = _BYTES
     plane = m.plane(
         m.key, matrix, {"int32" if bits == 3 else "uint8"}, packing=packing, values=values
     )
     blocks = [(ALL, 1) if axis == 0 else (1, ALL)]
-    zero, scale = (
-        m.plane(m.base + name, matrix, _SCALES - _EXPONENTS, blocks) for name in ("zero", "scale")
-    )
+    zero, scale = (m.plane(m.base + name, matrix, _FLOATS, blocks) for name in ("zero", "scale"))
     m.members += [
         m.base + name for name in _HQQ_META if m.has(name) and m.base + name not in m.members
     ]
@@ -675,11 +663,11 @@ def _quanto(m: Coded) -> Quantised:
     scale_key, shift_key = f"{new}._scale", f"{new}._shift"
     if m.model.method != "quanto":  # others divide by scales of these names
         raise m.refusal(f"{m.model.config} does not describe it")
-    scale_dtype, scales = m.need(scale_key, _SCALES - _EXPONENTS)
+    scale_dtype, scales = m.need(scale_key, _FLOATS)
     if not m.key.endswith("._data._data"):
         matrix = as_matrix(stored)
         blocks = [(1, ALL), *([(ALL, ALL)] if prod(scales) == 1 else [])]
-        scale = m.plane(scale_key, matrix, _SCALES - _EXPONENTS, blocks)
+        scale = m.plane(scale_key, matrix, _FLOATS, blocks)
         kind = "int8" if dtype == "int8" else "FP8"
         plane = Plane(m.key, matrix, steps=(("*", scale),))
         return m.of(plane, f"quanto {kind}", shape=stored, new=new, dtype=scale_dtype)
@@ -690,10 +678,10 @@ def _quanto(m: Coded) -> Quantised:
     if len(stored) != 2 or len(scales) != 2 or scales[1] != 1:
         raise m.refusal("its groups are not rows")
     matrix = (scales[0], stored[1])
-    packing, values = Packing(bits, parts=8 // bits), np.arange(256, dtype=np.float32)
+    packing, values = Packing(bits, parts=8 // bits), _BYTES
     plane = m.plane(m.key, matrix, {"uint8"}, packing=packing, values=values)
-    scale = m.plane(scale_key, matrix, _SCALES - _EXPONENTS, [(1, ALL)])
-    shift_dtype, _ = m.need(shift_key, {"int8", *_SCALES} - _EXPONENTS)
+    scale = m.plane(scale_key, matrix, _FLOATS, [(1, ALL)])
+    shift_dtype, _ = m.need(shift_key, {"int8", *_FLOATS})
     shift = m.plane(shift_key, matrix, {shift_dtype}, [(1, ALL)])
     steps = (("-", shift), ("*", scale)) if shift_dtype == "int8" else (("*", scale), ("-", shift))
     _, bias = m.stored.facts.get(f"{layer}bias", ("", ()))

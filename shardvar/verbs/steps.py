@@ -28,6 +28,7 @@ from typing import Protocol
 from shardvar.errors import ShardvarError
 from shardvar.formats.protocol import Format, Source
 from shardvar.formats.sets import are_parts, count_as_ranks, is_of_several, split_numbers
+from shardvar.layout.dtypes import Shape
 from shardvar.pictures.words import natural_key
 from shardvar.storage.protocol import Storage
 
@@ -121,7 +122,7 @@ def _is_bare_series(names: Sequence[str], series: Sequence[str], found: Sequence
     return bool(first) and all(_tensors(each) == first for each in chosen[1:])
 
 
-def _tensors(found: Openable) -> dict[str, tuple[int, ...]] | None:
+def _tensors(found: Openable) -> dict[str, Shape] | None:
     try:
         with closing(found.open()) as source:
             tables = [table.slices.tensors.facts() for table in source.index.scan()]

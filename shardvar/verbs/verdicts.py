@@ -17,8 +17,8 @@ from shardvar.pictures.words import (
     one_line,
     printable,
 )
-from shardvar.records import asdict, dataclass, field
-from shardvar.verbs.problems import MOST_ROWS, SCHEMA, Damage, lines_of_problems
+from shardvar.records import dataclass, field
+from shardvar.verbs.problems import MOST_ROWS, SCHEMA, Damage, fields_as_json, lines_of_problems
 
 __all__ = ["Unverified", "VerifyReport"]
 
@@ -163,19 +163,8 @@ class VerifyReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object with stable keys."""
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        lists = {
-            "damages": [damage.to_json() for damage in self.damages],
-            "doubts": [doubt.to_json() for doubt in self.doubts],
-            "notes": list(self.notes),
-            "unverified": [asdict(each) for each in self.unverified],
-            "outcomes": dict(self.outcomes),
-            "not_finite": dict(self.not_finite),
-            "others": [each.to_json() for each in self.others],
-            "not_read": list(self.not_read),
-        }
-        del fields["files"]
-        return {"schema": SCHEMA, "ok": self.ok, **fields, **lists, "verdict": self.verdict}
+        fields = fields_as_json(self, "files")
+        return {"schema": SCHEMA, "ok": self.ok, **fields, "verdict": self.verdict}
 
     def _repr_html_(self) -> str:
         from shardvar.pictures.table import Markup, bad, html_block, html_table
@@ -279,12 +268,8 @@ def compared_of(report: VerifyReport, strict: bool = False) -> str:
 
 
 def problems_of(report: VerifyReport) -> list[Damage]:
-    """All that was not verified."""
-    tensors = (each for each in report.unverified if each.kind is not None)
-    return [
-        *(Damage(each.kind or "", each.key, None, each.message) for each in tensors),
-        *report.doubts,
-    ]
+    unread = (Damage(str(each.kind), each.key, None, each.message) for each in report.uncompared)
+    return [*unread, *report.doubts]
 
 
 def facts_of_verify(report: VerifyReport, everything: bool = False) -> Iterator[str]:

@@ -53,9 +53,10 @@ from shardvar.formats.files import FileSource
 from shardvar.formats.protocol import Finding, Source
 from shardvar.formats.published import delta_of
 from shardvar.formats.table import is_companion
+from shardvar.layout.dtypes import Shape
 from shardvar.pictures.words import all_tensors, count
 from shardvar.planning.index import DELTA, NO_CHECKSUM, EntryTable, find_faults, take_tensors
-from shardvar.planning.slices import TensorTable, concatenate
+from shardvar.planning.slices import TensorTable, concatenate, sum_by
 from shardvar.records import replace
 from shardvar.verbs.arguments import check_progress, named_arguments
 from shardvar.verbs.compare.manifest import Choose, confirmed, read_against
@@ -432,9 +433,7 @@ def _read_all(
             problems.append((entries.slices.key(row), file, errors[row]))
         nbytes = entries.slices.nbytes.copy()
         nbytes[[row for row, error in errors.items() if isinstance(error, _UNREAD)]] = 0
-        # Sums of integers: as floats, ``bincount`` with weights would round beyond 2**53.
-        totals = np.zeros(len(tensors), np.int64)
-        np.add.at(totals, entries.slices.tensor, nbytes)
+        totals = sum_by(entries.slices.tensor, nbytes, len(tensors))
         read.update(dict(zip(tensors.keys, totals.tolist(), strict=True)))
     return read
 
@@ -451,7 +450,7 @@ def _delta_problems(
     return [(key, None, error) for key, error in errors if key in keys or key not in reader]
 
 
-def _facts_of(tables: Iterable[EntryTable]) -> dict[str, tuple[str, tuple[int, ...]]]:
+def _facts_of(tables: Iterable[EntryTable]) -> dict[str, tuple[str, Shape]]:
     return {key: fact for each in tables for key, fact in each.slices.tensors.facts().items()}
 
 

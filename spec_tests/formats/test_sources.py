@@ -28,7 +28,6 @@ from shardvar.formats.listing import DequantizedSource
 from shardvar.formats.objects import ObjectsSource
 from shardvar.formats.protocol import Format, Sink, Source, WrappedSource
 from shardvar.verbs.callbacks.answer import OverlaidSource
-from shardvar.verbs.delta.apply import ResultSource
 from shardvar.verbs.joined_source import JoinedSource, RankSource
 from spec_tests.helpers.source_code import MODULES, at, tree_of
 
@@ -49,9 +48,9 @@ OVERRIDDEN: dict[type[Source], dict[str, str]] = {
         "dequantized": "A map is made for tensors of one form.",
     },
     OverlaidSource: dict.fromkeys(
-        ("read_span", "read_into", "map", "in_order"),
-        "Arrays follow the files of the other source.",
-    ),
+        READ | {"read_span", "map"}, "Entries of another source follow the files of the first."
+    )
+    | {"index": "It may list the entries of both."},
     ObjectsSource: dict.fromkeys(
         READ - {"files_read"}, "Objects are entries that the other source does not have."
     )
@@ -81,8 +80,6 @@ OVERRIDDEN: dict[type[Source], dict[str, str]] = {
         "encodings": "Its keys hold codes.",
         "dequantized": "It is quantised.",
     },
-    ResultSource: dict.fromkeys(READ, "Tensors that a delta changes are another source's.")
-    | {"index": "It lists the tensors that a delta changes as one entry each."},
     RankSource: dict.fromkeys(
         ("is_guarded", "compare_bytes", "storage_errors", "is_part", "encodings", "objects"),
         "Its keys have the number of a rank before them.",

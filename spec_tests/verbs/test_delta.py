@@ -459,6 +459,19 @@ def test_a_flipped_bit_of_a_delta_is_found(tmp_path: Path) -> None:
         file.write_bytes(octets)
 
 
+def test_damage_in_the_last_leaf_that_a_thread_reads_is_found(tmp_path: Path) -> None:
+    """The checksums are compared once every thread has read its leaf, and not before."""
+    for name, value in (("a", 0), ("b", 1)):
+        sv.save(tmp_path / name, {"w": np.full(12 * LEAF_NBYTES, value, np.int8)})
+    (data,) = tmp_path.glob("b.svdata*")
+    octets = bytearray(data.read_bytes())
+    octets[12 * LEAF_NBYTES - 1] ^= 1
+    data.write_bytes(octets)
+    for _ in range(8):
+        with pytest.raises(CorruptCheckpoint):
+            sv.delta(tmp_path / "a", tmp_path / "b", tmp_path / "d")
+
+
 def rewritten(path: Path, change: Any) -> None:
     """Write a delta again with a change of its tensors and its mark: its checksums are right."""
     with sv.open_checkpoint(path) as reader:

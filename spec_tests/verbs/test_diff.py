@@ -15,14 +15,12 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.layout.dtypes import numpy_dtype, widen_numbers
-from shardvar.planning.slices import TensorTable
 from shardvar.verbs.compare import blocks, distances
 from shardvar.verbs.compare import walk as sides
-from shardvar.verbs.compare.blocks import cut_in_order
 from shardvar.verbs.compare.comparison import DiffReport
 from shardvar.verbs.compare.distances import Difference, Products, compare_arrays, products_of_same
 from spec_tests.helpers import paths
-from spec_tests.helpers.hypothesis_strategies import NUMBERS, arrays, shapes, tensor_dicts, values
+from spec_tests.helpers.hypothesis_strategies import NUMBERS, arrays, tensor_dicts, values
 
 GOLDEN = paths.GOLDEN / "tensorflow"
 
@@ -226,17 +224,6 @@ def test_no_larger_distance_is_left_out_by_looking_in_float32(
         found = compare_arrays(a, b)
     with patch.object(distances, "_fits_float32", lambda _: False):
         assert found == compare_arrays_whole(a, b)
-
-
-@given(shapes(max_rank=4), st.integers(1, 30))
-def test_tensors_are_cut_into_bounded_stretches_of_their_c_order(
-    shape: tuple[int, ...], count: int
-) -> None:
-    table = cut_in_order(TensorTable.of([("a", "int8", shape)]), count)
-    numbers = np.arange(np.prod(shape, dtype=int)).reshape(shape)
-    stretches = [numbers[table.region(row).slices].ravel() for row in range(len(table))]
-    assert np.array_equal(np.concatenate([np.zeros(0, int), *stretches]), numbers.ravel())
-    assert all(len(stretch) <= count for stretch in stretches) or shape == ()
 
 
 def small_blocks(nbytes: int) -> Any:

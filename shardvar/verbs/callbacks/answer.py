@@ -33,7 +33,7 @@ import numpy as np
 from shardvar.engine.arrays import ArraySource, array_source
 from shardvar.errors import ArgumentError, ArgumentTypeError, PolicyError
 from shardvar.formats.protocol import Source, WrappedSource
-from shardvar.layout.dtypes import Array, Bools, Ints, dtype_name
+from shardvar.layout.dtypes import Array, Bools, Ints, Shape, dtype_name
 from shardvar.layout.region import Region
 from shardvar.planning.decision import (
     Decision,
@@ -42,7 +42,7 @@ from shardvar.planning.decision import (
     in_file_order,
     raise_losses,
 )
-from shardvar.planning.index import EntryTable, TableIndex, concatenate_entries
+from shardvar.planning.index import EntryTable, Index, TableIndex, concatenate_entries
 from shardvar.planning.plan import CopyTable, Plan, plan_copies
 from shardvar.planning.policies import (
     CallbackPolicy,
@@ -97,12 +97,12 @@ class ItemDescription:
     """The metadata that the key, the spec and the value of an item claim."""
 
     key: str
-    full_shape: tuple[int, ...]
+    full_shape: Shape
     """The shape of the whole tensor, by the slice spec."""
     region: Region
     """The part of the whole tensor, by the slice spec."""
     dtype: str
-    shape: tuple[int, ...]
+    shape: Shape
 
 
 def read_answer(
@@ -340,41 +340,58 @@ def overlay(source: Source, entries: EntryTable, arrays: ArraySource) -> Source:
     if isinstance(source, ArraySource):
         values = [*source.arrays[:num_files], *arrays.arrays]
         return ArraySource(values, TableIndex(entries, ["memory"] * len(values)))
-    return OverlaidSource(source, arrays, num_files)
+    return OverlaidSource(source, source.index, arrays, num_files)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OverlaidSource(WrappedSource):
-    """Another source with arrays behind its files, and their entries behind its own."""
+    """A source, and another one whose entries lie behind its files."""
 
     inner: Source = field()
-    """The source of the values that the callback kept."""
-    arrays: Source
-    """The values that it changed."""
+    index: Index = field()
+    """The table of contents of both, or of the first."""
+    behind: Source
     num_files: int
-    """The number of the first array; lower ones are files of the other source."""
+    """The number of the other source's first file; lower ones are files of the first."""
 
     def read_span(self, file: int, start: int, buffer: memoryview) -> None:
         if file < self.num_files:
             self.inner.read_span(file, start, buffer)
         else:
-            self.arrays.read_span(file - self.num_files, start, buffer)
+            self.behind.read_span(file - self.num_files, start, buffer)
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
         if entries.file[row] < self.num_files:
             self.inner.read_into(entries, row, start, buffer)
-        else:
+        elif entries.plain[row]:
             self.read_span(int(entries.file[row]), int(entries.start[row]) + start, buffer)
+        else:
+            self.behind.read_into(entries, row, start, buffer)
 
     def map(self, file: int) -> memoryview:
         is_file = file < self.num_files
-        return self.inner.map(file) if is_file else self.arrays.map(file - self.num_files)
+        return self.inner.map(file) if is_file else self.behind.map(file - self.num_files)
 
     def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
-        found = np.zeros(len(rows), np.bool)
+        is_ordered = np.zeros(len(rows), np.bool)
         is_stored = entries.file[rows] < self.num_files
-        found[is_stored] = self.inner.in_order(entries, rows[is_stored])
-        return found
+        is_ordered[is_stored] = self.inner.in_order(entries, rows[is_stored])
+        is_made = ~is_stored & ~entries.plain[rows]
+        is_ordered[is_made] = self.behind.in_order(entries, rows[is_made])
+        return is_ordered
+
+    def expect(self, entries: EntryTable, rows: Ints) -> None:
+        self.inner.expect(entries, rows[entries.file[rows] < self.num_files])
+
+    def decode(self, entries: EntryTable, row: int) -> memoryview | None:
+        is_stored = entries.file[row] < self.num_files
+        return self.inner.decode(entries, row) if is_stored else None
+
+    def files_read(self, entries: EntryTable) -> Ints:
+        """Any file may hold values of which those behind are made."""
+        if (entries.file >= self.num_files).any():
+            return np.arange(self.num_files)
+        return self.inner.files_read(entries)
 
 
 def compose(outer: Policy, inner: Policy) -> Policy:

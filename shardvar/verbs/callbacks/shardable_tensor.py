@@ -18,7 +18,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from shardvar.engine.read import read_region
 from shardvar.errors import ArgumentError
 from shardvar.formats.protocol import Source
-from shardvar.layout.dtypes import NAMES, Array, Ints, is_opaque, is_whole, numpy_dtype
+from shardvar.layout.dtypes import NAMES, Array, Ints, Shape, is_opaque, is_whole, numpy_dtype
 from shardvar.layout.indexing import select_basic, slice_of, span_of
 from shardvar.layout.region import Region
 from shardvar.planning.index import EntryTable
@@ -303,7 +303,7 @@ class SliceSource:
         rows = slices.tensor.tolist()
         keys = [tensors.keys[tensor] for tensor in rows]
         dtypes = [_dtype_of(NAMES[number]) for number in range(len(NAMES))]
-        known: dict[tuple[int, ...], tuple[int, ...]] = {}  # most shapes come again and again
+        known: dict[Shape, Shape] = {}  # most shapes come again and again
         shapes = [known.setdefault(shape, shape) for shape in map(tuple, slices.shape.tolist())]
         for row in np.flatnonzero(tensors.ranks[slices.tensor] < slices.shape.shape[1]).tolist():
             shapes[row] = shapes[row][: tensors.ranks[rows[row]]]  # without the padding

@@ -23,19 +23,25 @@ rate. The formats of PyTorch and Orbax have them. They are listed as strings wit
 they are not tensors.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from math import prod, sqrt
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from functools import partial
+from itertools import zip_longest
+from math import sqrt
 from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from shardvar.engine.arrays import lower
-from shardvar.engine.evidence import Evidence
-from shardvar.engine.pieces import Reading, read_moves
-from shardvar.engine.pool import BLOCK_NBYTES, Progress, block_ranges, bytes_of
-from shardvar.engine.read import FlatTensor, check_bool, read_arrays, read_regions, wanted_regions
-from shardvar.errors import READ_ERRORS, ReadError, StorageError
+from shardvar.engine.pool import (
+    BLOCK_NBYTES,
+    Progress,
+    block_ranges,
+    new_buffer,
+    run_ahead,
+    thread_buffer,
+)
+from shardvar.engine.read import FlatTensor, read_arrays
+from shardvar.errors import READ_ERRORS, InvalidCheckpoint, ReadError, StorageError
 from shardvar.formats.deferred import DeferredIndex
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import (
@@ -54,7 +60,7 @@ from shardvar.layout.dtypes import (
 )
 from shardvar.planning.index import EntryTable, concatenate_entries
 from shardvar.planning.plan import plan_copies
-from shardvar.planning.slices import SliceTable, TensorTable
+from shardvar.planning.slices import TensorTable
 from shardvar.records import dataclass, replace
 from shardvar.verbs.reader import Reader, has_settings
 
@@ -122,26 +128,75 @@ class Blocks:
             # One by one, so that a damaged tensor does not hide the others of its batch.
             return [self.read([tensor])[0] for tensor in tensors]
 
-    def payload(self, tensor: int) -> Evidence | None:
-        """The payload of a tensor of numbers, readable in any order, if it has one as it is."""
-        entries, dtype = self.entries_of([tensor]), self.tensors.dtype(tensor)
-        if len(entries) != 1 or not entries.plain.all() or not is_number(dtype) or dtype == "bool":
-            return None
-        return Evidence(self.source, entries)
-
-    def stream(self, tensor: int, count: int) -> Iterator[Array]:
+    def stream(self, tensor: int) -> Iterator[Array]:
         """Flat arrays in C order; opaque elements as unsigned integers, variants as bytes."""
-        entries = self.entries_of([tensor])
-        evidence = Evidence(self.source, entries)
-        if not ITEMSIZES[entries.slices.tensors.codes[0]]:
-            for row, nbytes in enumerate(entries.slices.nbytes.tolist()):
-                for start, stop in block_ranges(0, nbytes):
-                    array = np.empty(stop - start, np.uint8)
-                    evidence.read(row, start, bytes_of(array))
-                    yield array
-        else:
-            yield from _values(self.source, entries, count, evidence)
-        evidence.check()
+        flat, dtype = self.flat(tensor), element_dtype(self.tensors.dtype(tensor))
+        step = BLOCK_NBYTES // dtype.itemsize * dtype.itemsize
+        for span in block_ranges(0, flat.nbytes, step):
+            yield np.frombuffer(read_portion(flat, *span, None), dtype)
+        flat.check()
+
+
+def element_dtype(name: str) -> np.dtype[Any]:
+    """Return the dtype of the elements of a large tensor: opaque ones are unsigned integers."""
+    return np.dtype(f"u{ITEMSIZES[code(name)] or 1}") if is_opaque(name) else numpy_dtype(name)
+
+
+Read = Callable[[], memoryview]
+"""Reads a portion of a tensor in any thread, into a buffer that the thread has until its next call."""
+
+NO_BYTES: Read = memoryview(b"").toreadonly
+
+
+def reads_of(flats: Sequence[FlatTensor], steps: Sequence[int]) -> Generator[list[Read]]:
+    """Yield what reads the next bytes of each of one or two tensors, in order; none of one that has ended.
+
+    The reads raise errors. The caller checks the tensors once all are read.
+    """
+    with ExitStack() as stack:
+        sides = [
+            stack.enter_context(closing(_reads(flat, step, use)))
+            for flat, step, use in zip(flats, steps, ("unit", "span"), strict=False)
+        ]
+        yield from map(list, zip_longest(*sides, fillvalue=NO_BYTES))
+
+
+def _reads(flat: FlatTensor, step: int, use: str) -> Generator[Read]:
+    spans = block_ranges(0, flat.nbytes, step)
+    if not flat.is_ordered:
+        yield from (partial(read_portion, flat, *span, use) for span in spans)
+        return
+    # A tensor that is decoded from its beginning is read in order, one portion ahead.
+    with closing(run_ahead(_in_order(flat, spans))) as portions:
+        for portion in portions:
+            yield partial(_given, portion)
+
+
+def _in_order(
+    flat: FlatTensor, spans: Iterable[tuple[int, int]]
+) -> Iterator[memoryview | ReadError]:
+    try:
+        yield from (read_portion(flat, *span, None) for span in spans)
+    except READ_ERRORS as error:
+        yield error
+
+
+def _given(portion: memoryview | ReadError) -> memoryview:
+    if isinstance(portion, ReadError):
+        raise portion
+    return portion
+
+
+def read_portion(flat: FlatTensor, start: int, stop: int, use: str | None = "unit") -> memoryview:
+    """Read bytes of a tensor into a buffer of the thread, or with ``use=None`` into a new one."""
+    buffer = new_buffer(stop - start) if use is None else thread_buffer(stop - start, use)
+    try:
+        flat.read(start, buffer)
+    except InvalidCheckpoint:
+        # A damaged payload should be called damaged, so its checksum comes first.
+        flat.check()
+        raise
+    return buffer
 
 
 def batches(nbytes: Ints, tensors: Sequence[int]) -> Iterator[list[int]]:
@@ -157,71 +212,6 @@ def batches(nbytes: Ints, tensors: Sequence[int]) -> Iterator[list[int]]:
         total += size
     if batch:
         yield batch
-
-
-def cut_in_order(tensors: TensorTable, count: int) -> SliceTable:
-    """One tensor in contiguous slices of at most ``count`` elements (at least one), in C order."""
-    # The axis to cut along: the outermost axis whose single index fits. Each axis before it is cut
-    # into single indices, each axis after it stays whole, so every slice is contiguous. For shape
-    # (2, 5) and 3 elements it is axis 1, for 5 elements or more axis 0.
-    shape = tensors.shape(0)
-    inner = next(
-        (axis for axis in range(len(shape)) if prod(shape[axis + 1 :]) <= count), len(shape)
-    )
-    if inner == len(shape) or 0 in shape:
-        return tensors.whole()
-    step = max(1, count // prod(shape[inner + 1 :]))
-    # The starts along that axis, repeated for each combination of the indices before it.
-    first = np.arange(0, shape[inner], step, dtype=np.int64)
-    outer = prod(shape[:inner])
-    num = outer * len(first)
-    offset = np.zeros((num, len(shape)), dtype=np.int64)
-    extent = np.tile(np.array(shape, dtype=np.int64), (num, 1))
-    extent[:, :inner] = 1
-    if inner:
-        offset[:, :inner] = np.column_stack(
-            np.unravel_index(np.repeat(np.arange(outer), len(first)), shape[:inner])
-        )
-    offset[:, inner] = np.tile(first, outer)
-    extent[:, inner] = np.minimum(shape[inner] - offset[:, inner], step)
-    return SliceTable.of(tensors, np.zeros(num, dtype=np.int64), offset, extent)
-
-
-def _values(source: Source, entries: EntryTable, count: int, evidence: Evidence) -> Iterator[Array]:
-    # Plan: the tensor in portions that follow each other in C order, each filled from the slices
-    # that it meets.
-    tensors = entries.slices.tensors
-    name = tensors.dtype(0)
-    dtype = np.dtype(f"u{ITEMSIZES[code(name)]}") if is_opaque(name) else numpy_dtype(name)
-    plan = plan_copies(entries.slices, cut_in_order(tensors, count))
-    moves, is_range = lower(plan)
-    copies, first = plan.bounds(), np.searchsorted(moves.target, np.arange(len(plan.targets) + 1))
-    reading = Reading(evidence, in_threads=False)
-    wrong: ReadError | None = None
-    # Move: one portion at a time.
-    for target in range(len(plan.targets)):
-        region = plan.targets.region(target)
-        array = np.empty(region.size, dtype)
-        if is_range[target]:
-            read_moves(
-                reading,
-                moves.take(slice(int(first[target]), int(first[target + 1]))),
-                {target: bytes_of(array)},
-            )
-        else:
-            copied = plan.copies.take(np.arange(copies[target], copies[target + 1]))
-            read_regions(
-                reading, wanted_regions(entries, plan.targets, copied), {target: bytes_of(array)}
-            )
-        try:
-            check_bool(array, tensors.keys[0], source, entries)
-        except READ_ERRORS as error:
-            wrong = wrong or error
-        yield array
-    if wrong is not None:
-        # A damaged payload should be called damaged, so its checksum comes first.
-        evidence.check()
-        raise wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,8 +332,7 @@ def _folded(
         if not blocks.is_small(row):
             total: T | None = None
             try:
-                count = BLOCK_NBYTES // int(ITEMSIZES[blocks.tensors.codes[row]])
-                for array in blocks.stream(row, count):
+                for array in blocks.stream(row):
                     part = measure_of(row, array)
                     total = part if total is None else merge(total, part)
                     progress(array.nbytes)

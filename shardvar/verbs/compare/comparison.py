@@ -20,8 +20,8 @@ from shardvar.pictures.words import (
     printable,
     short_name,
 )
-from shardvar.records import asdict, dataclass, replace
-from shardvar.verbs.problems import MOST_ROWS, SCHEMA, Damage, lines_of_problems
+from shardvar.records import dataclass, replace
+from shardvar.verbs.problems import MOST_ROWS, SCHEMA, Damage, fields_as_json, lines_of_problems
 
 if TYPE_CHECKING:
     from shardvar.maps.report import MapReport
@@ -77,15 +77,11 @@ class ValueDifference:
 
     def to_json(self) -> dict[str, Any]:
         """Return the difference as a JSON object with stable keys."""
-        indexes = {
-            name: None if (index := getattr(self, name)) is None else list(index)
-            for name in ("first", "max_absolute_at", "max_relative_at")
-        }
         numbers = {
             "max_absolute": json_number(self.max_absolute),
             "max_relative": json_number(self.max_relative),
         }
-        return asdict(self) | indexes | numbers | {"only": self.only}
+        return fields_as_json(self) | numbers | {"only": self.only}
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +144,7 @@ class TensorDifference:
 
     def to_json(self) -> dict[str, Any]:
         """Return the difference as a JSON object with stable keys."""
-        shapes = {"shape_a": list(self.shape_a), "shape_b": list(self.shape_b)}
-        return (
-            asdict(self)
-            | shapes
-            | {"values": self.values and self.values.to_json(), "change": json_number(self.change)}
-        )
+        return fields_as_json(self) | {"change": json_number(self.change)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,24 +268,7 @@ class DiffReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object with stable keys."""
-        return {
-            "schema": SCHEMA,
-            "equal": self.equal,
-            "path_a": self.path_a,
-            "path_b": self.path_b,
-            "only_in_a": list(self.only_in_a),
-            "only_in_b": list(self.only_in_b),
-            "differences": [each.to_json() for each in self.differences],
-            "unreadable": [each.to_json() for each in self.unreadable],
-            "num_equal": self.num_equal,
-            "num_settings": self.num_settings,
-            "tolerance": self.tolerance,
-            "map": None if self.map is None else self.map.to_json(),
-            "others": [each.to_json() for each in self.others],
-            "checkpoints_only_in_a": list(self.checkpoints_only_in_a),
-            "checkpoints_only_in_b": list(self.checkpoints_only_in_b),
-            "not_compared": list(self.not_compared),
-        }
+        return {"schema": SCHEMA, "equal": self.equal, **fields_as_json(self)}
 
     def _repr_html_(self) -> str:
         from shardvar.pictures.table import Markup, bad, html_block, html_table

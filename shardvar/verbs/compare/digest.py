@@ -21,30 +21,22 @@ digested by itself.
 2. Hash. Other threads hash the leaves at the same time. SHA-256 is the slower of the two.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from shardvar._version import __version__
-from shardvar.engine.evidence import Evidence
-from shardvar.engine.pool import (
-    BLOCK_NBYTES,
-    Progress,
-    block_ranges,
-    bytes_of,
-    run_all,
-    thread_buffer,
-)
+from shardvar.engine.pool import BLOCK_NBYTES, Progress, block_ranges, bytes_of, run_all
+from shardvar.engine.read import FlatTensor
 from shardvar.errors import READ_ERRORS, ReadError
-from shardvar.layout.dtypes import ITEMSIZES, Array, code
+from shardvar.layout.dtypes import Array
 from shardvar.pictures.words import natural_key, one_line
 from shardvar.planning.index import take_tensors
-from shardvar.records import dataclass, field, replace
+from shardvar.records import dataclass, replace
 from shardvar.verbs.arguments import check_progress, named_arguments
-from shardvar.verbs.compare.blocks import Blocks, batches
+from shardvar.verbs.compare.blocks import Blocks, Read, batches, reads_of
 from shardvar.verbs.locate import Path, find_checkpoint
 from shardvar.verbs.problems import SCHEMA, Damage, lines_of_problems, untold
 from shardvar.verbs.reader import Reader, settings_in
@@ -54,9 +46,7 @@ from shardvar.wire.digests import (
     LeafHashes,
     digest_of_all,
     digest_of_leaves,
-    has_unused_bits,
     hash_leaf,
-    hash_of,
 )
 
 __all__ = [
@@ -187,8 +177,7 @@ def digest_reader(
     errors: dict[str, ReadError] = {
         key: error for key, error in reader.faults.items() if keys is None or key in keys
     }
-    walk = _Walk(Blocks.of_entries(reader.source, entries), progress, errors)
-    return _report(reader, walk.digests(), walk.errors)
+    return _report(reader, *_walk(Blocks.of_entries(reader.source, entries), progress, errors))
 
 
 def digest_portion(
@@ -196,8 +185,7 @@ def digest_portion(
 ) -> tuple[dict[str, str], dict[str, ReadError], int]:
     with payloads.opened(version) as source:
         blocks = Blocks.of_entries(source, payloads.entries)
-        walk = _Walk(blocks, lambda _: None, {})
-        return walk.digests(), walk.errors, int(blocks.nbytes.sum())
+        return *_walk(blocks, lambda _: None), int(blocks.nbytes.sum())
 
 
 def _report(
@@ -263,9 +251,8 @@ def digests_of_blocks(
     """Raises the error of a tensor that is unreadable."""
     if rows is not None:
         blocks = Blocks.of_entries(blocks.source, blocks.entries_of(rows))
-    walk = _Walk(blocks, progress, {})
-    found = walk.digests()
-    for key, error in walk.errors.items():
+    found, errors = _walk(blocks, progress)
+    for key, error in errors.items():
         raise error.at(repr(key))
     return found
 
@@ -278,97 +265,55 @@ def _data(array: Array) -> memoryview:
     return bytes_of(np.ascontiguousarray(array))
 
 
-_Leaf = tuple[int, Callable[[], bytes | ReadError]]
-"""The number of a tensor, and a function that returns the hash of a range of its data, or the error
-of reading it."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Walk:
-    blocks: Blocks
-    progress: Progress
-    errors: dict[str, ReadError]
-    """Of the tensors that cannot be read, by key."""
-    found: dict[str, str] = field(default_factory=dict)
-    """The digests of the small tensors, by key."""
-    payloads: dict[int, Evidence] = field(default_factory=dict)
-    """The reads of large tensors that lie in a file as they are, by number."""
-
-    def digests(self) -> dict[str, str]:
-        tensors = self.blocks.tensors
-        rows = [row for row, key in enumerate(tensors.keys) if key not in self.errors]
-        small = [row for row in rows if self.blocks.is_small(row)]
-        for batch in batches(self.blocks.nbytes, small):
-            for row, value in zip(batch, self.blocks.read(batch), strict=True):
-                if isinstance(value, np.ndarray):
-                    self.found[tensors.keys[row]] = digest_array(tensors.keys[row], value)
-                else:
-                    self.errors[tensors.keys[row]] = value
-            self.progress(int(self.blocks.nbytes[batch].sum()))
-        leaves: dict[int, list[bytes]] = {row: [] for row in sorted(set(rows).difference(small))}
-        # The leaves of one tensor follow each other, and ``run_all`` keeps the order.
-        for row, leaf in run_all(lambda leaf: (leaf[0], leaf[1]()), self._leaves(list(leaves))):
-            if isinstance(leaf, bytes):
-                leaves[row].append(leaf)
-            else:
-                self.errors.setdefault(tensors.keys[row], leaf)
-        for row, hashes in leaves.items():
+def _walk(
+    blocks: Blocks, progress: Progress, errors: dict[str, ReadError] | None = None
+) -> tuple[dict[str, str], dict[str, ReadError]]:
+    """Return the digests and the errors by key; tensors that have errors already are not read."""
+    errors, found = errors or {}, dict[str, str]()
+    tensors, flats = blocks.tensors, dict[int, FlatTensor]()
+    rows = [row for row, key in enumerate(tensors.keys) if key not in errors]
+    small = [row for row in rows if blocks.is_small(row)]
+    for batch in batches(blocks.nbytes, small):
+        for row, value in zip(batch, blocks.read(batch), strict=True):
             key = tensors.keys[row]
-            if key in self.errors:
-                continue
-            try:
-                if row in self.payloads:
-                    self.payloads[row].check()
-            except READ_ERRORS as error:
-                self.errors[key] = error
+            if isinstance(value, np.ndarray):
+                found[key] = digest_array(key, value)
             else:
-                self.found[key] = digest_of_leaves(
-                    key, tensors.dtype(row), tensors.shape(row), b"".join(hashes)
-                )
-        return self.found
+                errors[key] = value
+        progress(int(blocks.nbytes[batch].sum()))
 
-    def _leaves(self, rows: list[int]) -> Iterator[_Leaf]:
-        """The data of large tensors in leaves, read by the hashing threads or in order before."""
-        for row in rows:
-            payload = self.blocks.payload(row)
-            if payload is None or has_unused_bits(self.blocks.tensors.dtype(row)):
-                yield from self._leaves_in_order(row)
-                continue
-            self.payloads[row] = payload
-            for start, stop in block_ranges(0, int(self.blocks.nbytes[row]), LEAF_NBYTES):
-                yield row, partial(self._read, payload, start, stop)
+    def portions() -> Iterator[tuple[int, Read]]:
+        for row in sorted(set(rows).difference(small)):
+            flats[row] = blocks.flat(row)
+            for (read,) in reads_of([flats[row]], [BLOCK_NBYTES]):
+                yield row, read
 
-    def _read(self, payload: Evidence, start: int, stop: int) -> bytes | ReadError:
-        buffer = thread_buffer(stop - start)
+    def hash_portion(portion: tuple[int, Read]) -> tuple[int, list[bytes] | ReadError]:
+        row, read = portion
+        dtype = tensors.dtype(row)
         try:
-            payload.read(0, start, buffer)
+            data = read()
         except READ_ERRORS as error:
-            return error
-        self.progress(stop - start)
-        return hash_of(buffer)
+            return row, error
+        progress(len(data))
+        spans = block_ranges(0, len(data), LEAF_NBYTES)
+        return row, [hash_leaf(dtype, data[start:stop]) for start, stop in spans]
 
-    def _leaves_in_order(self, row: int) -> Iterator[_Leaf]:
-        """The data of one tensor, read while other threads hash the leaves before."""
-        tensors, rest = self.blocks.tensors, b""
-        hash_it = partial(hash_leaf, tensors.dtype(row))
-        count = BLOCK_NBYTES // max(int(ITEMSIZES[code(tensors.dtype(row))]), 1)
+    # The portions of one tensor follow each other, and ``run_all`` keeps the order.
+    leaves = dict[int, list[bytes]]()
+    for row, hashes in run_all(hash_portion, portions()):
+        if isinstance(hashes, list):
+            leaves.setdefault(row, []).extend(hashes)
+        else:
+            errors.setdefault(tensors.keys[row], hashes)
+    for row, flat in flats.items():
         try:
-            for array in self.blocks.stream(row, count):
-                self.progress(array.nbytes)
-                data, begin = _data(array), 0
-                # Copied only where a leaf lies in two blocks: a copy of all would take longer than
-                # the reading.
-                if rest:
-                    begin = min(LEAF_NBYTES - len(rest), len(data))
-                    rest += data[:begin]
-                    if len(rest) < LEAF_NBYTES:
-                        continue
-                    yield row, partial(hash_it, rest)
-                stop = begin + (len(data) - begin) // LEAF_NBYTES * LEAF_NBYTES
-                for at in range(begin, stop, LEAF_NBYTES):
-                    yield row, partial(hash_it, data[at : at + LEAF_NBYTES])
-                rest = bytes(data[stop:])
-            if rest:
-                yield row, partial(hash_it, rest)
+            flat.check()
         except READ_ERRORS as error:
-            self.errors[tensors.keys[row]] = error
+            errors.setdefault(flat.key, error)
+        if flat.key not in errors:
+            data = b"".join(leaves.get(row, ()))
+            found[flat.key] = digest_of_leaves(
+                flat.key, tensors.dtype(row), tensors.shape(row), data
+            )
+    return found, errors

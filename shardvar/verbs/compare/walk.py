@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import closing, suppress
 from functools import partial
-from math import prod
 from threading import Lock
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
@@ -23,20 +22,12 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from shardvar._version import __version__
-from shardvar.engine.evidence import Evidence
-from shardvar.engine.pool import (
-    BLOCK_NBYTES,
-    Progress,
-    block_ranges,
-    bytes_of,
-    map_ahead,
-    run_ahead,
-    thread_buffer,
-)
+from shardvar.engine.pool import BLOCK_NBYTES, Progress, bytes_of, map_ahead
+from shardvar.engine.read import FlatTensor
 from shardvar.errors import READ_ERRORS, ReadError
-from shardvar.layout.dtypes import ITEMSIZES, Array, is_number, numpy_dtype
+from shardvar.layout.dtypes import Array, is_number
 from shardvar.records import dataclass, field
-from shardvar.verbs.compare.blocks import Blocks, batches
+from shardvar.verbs.compare.blocks import Blocks, Read, batches, element_dtype, reads_of
 from shardvar.verbs.compare.comparison import (
     DiffReport,
     TensorDifference,
@@ -89,58 +80,36 @@ calls another one."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sides:
-    a: Blocks
-    row: int
-    b: Blocks
-    other: int
-    payloads: tuple[Evidence, Evidence] | None
-    """The reads of both, if each has one payload that lies in a file as it is."""
+    """Two tensors that are read side by side. A side's error is a ``SideError``."""
+
+    flats: tuple[FlatTensor, FlatTensor]
+    dtypes: tuple[str, str]
 
     @classmethod
     def of(cls, a: Blocks, row: int, b: Blocks, other: int) -> Self:
-        """The sides of two tensors, before anything is read."""
-        first, second = a.payload(row), b.payload(other)
-        return cls(a, row, b, other, None if first is None or second is None else (first, second))
+        dtypes = a.tensors.dtype(row), b.tensors.dtype(other)
+        return cls((a.flat(row), b.flat(other)), dtypes)
 
     def portions(self) -> Iterator[ReadStretch]:
-        """Functions that read a portion each, in order. A side's error is a ``SideError``."""
-        codes = self.a.tensors.codes[self.row], self.b.tensors.codes[self.other]
-        count = BLOCK_NBYTES // max(
-            1, *(int(ITEMSIZES[code]) for code in codes)
-        )  # bytes of variants
-        if self.payloads is None:
-            with (
-                closing(run_ahead(self.a.stream(self.row, count))) as a,
-                closing(run_ahead(self.b.stream(self.other, count))) as b,
-            ):
-                # Blocks in pairs, both streams drawn to their ends; a stream that ends first goes on
-                # empty.
-                start = 0
-                while True:
-                    x, y = (_of_side(s, partial(next, i, None)) for s, i in (("a", a), ("b", b)))
-                    if x is None and y is None:
-                        return
-                    nothing = np.zeros(0, (y if x is None else x).dtype)
-                    x, y = nothing if x is None else x, nothing if y is None else y
-                    yield partial(Stretch, x, y, start)
-                    start += max(len(x), len(y))
-        for start, stop in block_ranges(0, prod(self.a.tensors.shape(self.row)), count):
-            yield partial(self._read, self.payloads, start, stop)
+        """Functions that read a portion each, in order; a side that ends first goes on empty."""
+        sizes = [element_dtype(dtype).itemsize for dtype in self.dtypes]
+        nums = [flat.nbytes // size for flat, size in zip(self.flats, sizes, strict=True)]
+        step = BLOCK_NBYTES // max(sizes)
+        reads = reads_of(self.flats, [step * size for size in sizes])
+        with closing(reads):
+            for start, both in zip(range(0, max(nums), step), reads, strict=False):
+                yield partial(self._read, both, start)
 
     def check(self) -> None:
-        """Raise ``SideError`` unless payloads have their checksums, which streams compare."""
-        for side, evidence in zip("ab", self.payloads or (), strict=False):
-            _of_side(side, evidence.check)
+        for side, flat in zip("ab", self.flats, strict=True):
+            _of_side(side, flat.check)
 
-    def _read(self, payloads: tuple[Evidence, Evidence], start: int, stop: int) -> Stretch:
-        names = self.a.tensors.dtype(self.row), self.b.tensors.dtype(self.other)
-        arrays = []
-        for side, evidence, name, use in zip("ab", payloads, names, ("unit", "span"), strict=True):
-            dtype = numpy_dtype(name)
-            buffer = thread_buffer((stop - start) * dtype.itemsize, use)
-            _of_side(side, partial(evidence.read, 0, start * dtype.itemsize, buffer))
-            arrays.append(np.frombuffer(buffer, dtype))
-        return Stretch(arrays[0], arrays[1], start)
+    def _read(self, reads: Sequence[Read], start: int) -> Stretch:
+        a, b = (
+            np.frombuffer(_of_side(side, read), element_dtype(dtype))
+            for side, read, dtype in zip("ab", reads, self.dtypes, strict=True)
+        )
+        return Stretch(a, b, start)
 
 
 def _of_side(side: str, function: Callable[[], Any]) -> Any:
@@ -187,9 +156,8 @@ def rows_of_same_bytes(
             return row, None, {}
         if row not in leaves:
             return row, stretch.nbytes, {}
-        dtype, start = sides[row].b.tensors.dtype(sides[row].other), stretch.start
-        data, at = bytes_of(stretch.b), start * stretch.b.itemsize
-        return row, stretch.nbytes, leaves[row].hashes_of(dtype, at, data)
+        dtype, at = sides[row].dtypes[1], stretch.start * stretch.b.itemsize
+        return row, stretch.nbytes, leaves[row].hashes_of(dtype, at, bytes_of(stretch.b))
 
     with closing(map_ahead(compare, portions())) as compared:
         for row, count, hashes in compared:

@@ -33,34 +33,27 @@ from shardvar.formats.compressed import StreamChecksum, new_checksum
 from shardvar.formats.files import open_below
 from shardvar.formats.native.names import native_index_name
 from shardvar.formats.parts import check_not_a_part
-from shardvar.formats.protocol import Source, WrappedSource
+from shardvar.formats.protocol import Source
 from shardvar.formats.published import check_no_delta
 from shardvar.formats.unfinished import unfinished_files
-from shardvar.layout.dtypes import OWN_SIZE, Bools, Ints, code
+from shardvar.layout.dtypes import OWN_SIZE, code
 from shardvar.pictures.words import count
-from shardvar.planning.index import EntryTable, TableIndex, concatenate_entries, take_tensors
+from shardvar.planning.index import TableIndex, concatenate_entries, take_tensors
 from shardvar.planning.policies import Policy
 from shardvar.records import dataclass, field, replace
 from shardvar.storage.exchange import left_beside
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.arguments import check_policy, check_progress, named_arguments
-from shardvar.verbs.compare.blocks import Blocks
+from shardvar.verbs.callbacks.answer import OverlaidSource
+from shardvar.verbs.compare.blocks import Blocks, Read
 from shardvar.verbs.compare.digest import digests_of
-from shardvar.verbs.delta.chain import (
-    by_kind,
-    check_base,
-    check_follows,
-    count_applied,
-    find_deltas,
-    open_all,
-)
+from shardvar.verbs.delta.chain import check_base, count_applied, find_deltas, open_chain
 from shardvar.verbs.delta.contents import CHANGED, EQUAL, Contents, Delta, DeltaRow, check_faults
-from shardvar.verbs.delta.dialects import Patch, Patcher, PublishedDelta, check_versions
+from shardvar.verbs.delta.dialects import Patch, Patcher, PublishedDelta
 from shardvar.verbs.delta.draft import (
     DeltaDraft,
     LeafChange,
     LeafWork,
-    ReadLeaf,
     checked,
     compare_leaf,
     digests_of_changes,
@@ -93,7 +86,7 @@ _OTHER_BASE = "Give the checkpoint that it was made of, or copy the delta again.
 
 def apply_published(
     base: Reader, deltas: Sequence[PublishedDelta], scratch: ScratchFile
-) -> "tuple[ResultSource, PatchedSource]":
+) -> tuple[Source, PatchedSource]:
     """Return the result and the tensors that change; only the scratch file is written."""
     blocks = Blocks.of(base)
     rows = blocks.tensors.rows()
@@ -129,7 +122,7 @@ def apply_published(
     entries = joined.entries_of([position[key] for key in rows])
     metadata = replace(base.metadata, digests={})  # the base's are of other bytes
     index = TableIndex(entries, [*base.index.files, "result"], metadata)
-    source = ResultSource(base.source, patched, index, num_files)
+    source = OverlaidSource(base.source, index, patched, num_files)
     last, result = deltas[-1], Blocks.of_entries(source, entries)
     if last.whole_sha256:
         position = result.tensors.rows()
@@ -168,8 +161,10 @@ def count_published(base: Reader, deltas: Sequence[PublishedDelta]) -> int:
 def _checksum_of(kind: str, blocks: Blocks, rows: Sequence[int]) -> str:
     checksum = new_checksum(kind)
     for row in rows:
-        for _, _, (read,) in leaf_reads(blocks.flat(row)):
+        flat = blocks.flat(row)
+        for _, _, (read,) in leaf_reads(flat):
             checksum.update(read())
+        flat.check()
     return checksum.hexdigest()
 
 
@@ -254,11 +249,11 @@ class _Reading:
                         if is_last:
                             patcher.finish()
                 compare = partial(_patch_leaf, start // LEAF_NBYTES, read, patches, dtype)
-                yield LeafWork(key, tensor.nbytes, compare if stop else list, is_last)
+                yield LeafWork(key, tensor.nbytes, compare if stop else list, is_last, [tensor])
 
 
 def _patch_leaf(
-    number: int, read: ReadLeaf, patches: Sequence[tuple[Patch, bool]], dtype: str
+    number: int, read: Read, patches: Sequence[tuple[Patch, bool]], dtype: str
 ) -> list[LeafChange]:
     """Return the change of a leaf by all deltas, and the leaf after each delta with a checksum."""
     old = read()
@@ -270,44 +265,6 @@ def _patch_leaf(
         if has_checksum:
             steps.append(bytes(new))
     return [compare_leaf(number, old, new, dtype)._replace(steps=steps)]
-
-
-# The result: entries of the base, and the tensors that change.
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ResultSource(WrappedSource):
-    """A base, whose changed tensors are another source's."""
-
-    inner: Source = field()
-    patched: PatchedSource
-    index: TableIndex = field()
-    """The entries of both; a changed tensor is behind the files of the base."""
-    num_files: int
-
-    def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
-        source = self.patched if entries.file[row] >= self.num_files else self.inner
-        source.read_into(entries, row, start, buffer)
-
-    def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
-        is_ordered = np.zeros(len(rows), np.bool)
-        is_changed = entries.file[rows] >= self.num_files
-        is_ordered[is_changed] = self.patched.in_order(entries, rows[is_changed])
-        is_ordered[~is_changed] = self.inner.in_order(entries, rows[~is_changed])
-        return is_ordered
-
-    def expect(self, entries: EntryTable, rows: Ints) -> None:
-        self.inner.expect(entries, rows[entries.file[rows] < self.num_files])
-
-    def decode(self, entries: EntryTable, row: int) -> memoryview | None:
-        is_changed = entries.file[row] >= self.num_files
-        return None if is_changed else self.inner.decode(entries, row)
-
-    def files_read(self, entries: EntryTable) -> Ints:
-        """Any file of the base may hold a tensor that changes."""
-        if (entries.file >= self.num_files).any():
-            return np.arange(self.num_files)
-        return self.inner.files_read(entries)
 
 
 # The verb.
@@ -331,9 +288,7 @@ def patched_source(
 def applied(base: Location, deltas: Sequence[Location]) -> Iterator[Reader]:
     """Open the result of deltas on their base, before it is written."""
     with ExitStack() as stack:
-        own, others = by_kind(open_all(deltas, stack))
-        check_follows(own)
-        check_versions(others)
+        own, others = open_chain(deltas, stack)
         reader = stack.enter_context(open_found(base, dequantize=False))
         source, _ = stack.enter_context(patched_source(reader, own, others))
         yield Reader(reader.path, reader.format, source)
@@ -437,10 +392,7 @@ def apply(
     with ExitStack() as stack:
         # Find and check.
         given = find_deltas(deltas)
-        opened = open_all(given, stack)
-        own, others = by_kind(opened)
-        check_follows(own)
-        check_versions(others)
+        own, others = open_chain(given, stack)
         found = find_checkpoint(base)
         check_not_a_part(found.format, found.storage, found.name, is_alone=True)
         # The target may be the base, and not a delta.
@@ -458,8 +410,8 @@ def apply(
             count = 0 if dry_run or not work.is_in_place else work.count_applied()
             if not count:
                 raise
-        last = opened[count - 1].path
-        if count == len(opened):
+        last = (own or others)[count - 1].path
+        if count == len(given):
             return work.settle(last, notes_on_result(others))
         rest = replace(work, given=given[count:], own=own[count:], others=others[count:])
         report = rest.run()

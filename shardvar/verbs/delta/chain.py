@@ -64,6 +64,16 @@ def open_deltas(found: Sequence[Location], stack: ExitStack) -> list[Delta]:
     return own
 
 
+def open_chain(
+    found: Sequence[Location], stack: ExitStack
+) -> tuple[list[Delta], list[PublishedDelta]]:
+    """Open deltas that follow each other: own ones, or those of another program."""
+    own, others = by_kind(open_all(found, stack))
+    check_follows(own)
+    check_versions(others)
+    return own, others
+
+
 def open_all(found: Sequence[Location], stack: ExitStack) -> list[Delta | PublishedDelta]:
     """Open deltas of any dialect; they are closed with the stack."""
     opened: list[Delta | PublishedDelta] = []
@@ -111,9 +121,7 @@ def ends_of_chain(paths: Sequence[Path]) -> tuple[str, str] | None:
             if not is_delta(reader) and marks_of(reader, each.storage) is None:
                 return None
     with ExitStack() as stack:
-        own, others = by_kind(open_all(found, stack))
-        check_follows(own)
-        check_versions(others)
+        own, others = open_chain(found, stack)
         if others:
             return f"version {others[0].base_version}", f"version {others[-1].version}"
         return _short(own[0].contents.base), _short(own[-1].contents.result)
@@ -167,22 +175,21 @@ def _short(digest: str) -> str:
 def check_base(reader: Reader, deltas: Sequence[Delta]) -> None:
     """Raise ``ArgumentError`` if the index of a base is another one; values are compared as they are read."""
     first = deltas[0]
-    changes, tensors = first.contents.changes, reader.entries().slices.tensors
-    rows = tensors.rows()
+    changes, facts = first.contents.changes, reader.entries().slices.tensors.facts()
     check_faults(reader)
     for key, change in changes.items():
-        if change.base is not None and key not in rows:
+        if change.base is not None and key not in facts:
             raise another_base(reader.path, first.path, key, "is missing")
         if change.kind not in (EQUAL, CHANGED):
             continue
-        dtype, shape = tensors.dtype(rows[key]), tensors.shape(rows[key])
+        dtype, shape = facts[key]
         if dtype != change.dtype:
             how = f"is {dtype}, not {change.dtype}"
             raise another_base(reader.path, first.path, key, how)
         if shape != change.shape:
             how = f"has the shape {list(shape)}, not {list(change.shape)}"
             raise another_base(reader.path, first.path, key, how)
-    for key in rows:
+    for key in facts:
         if key not in changes or changes[key].base is None:
             raise another_base(reader.path, first.path, key, "is not in it")
 

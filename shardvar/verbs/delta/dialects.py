@@ -46,11 +46,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
 
-from shardvar.engine.pool import new_buffer
 from shardvar.engine.read import FlatTensor
 from shardvar.errors import (
     COPY_AGAIN,
@@ -66,6 +64,7 @@ from shardvar.layout.dtypes import Ints
 from shardvar.planning.slices import TensorTable
 from shardvar.records import dataclass, field
 from shardvar.storage.protocol import Storage
+from shardvar.verbs.compare.blocks import read_portion
 from shardvar.verbs.delta.contents import check_faults
 from shardvar.verbs.reader import Reader
 from shardvar.wire.damage import invalid, malformed
@@ -76,18 +75,6 @@ PORTION = 1 << 16
 
 Patch = Callable[[memoryview], None]
 """Turns an old leaf into the new one, in place."""
-
-
-class Patcher(ABC):
-    """The change of one tensor, from its first leaf on."""
-
-    @abstractmethod
-    def patch(self, start: int, stop: int) -> Patch:
-        """Return the change of the bytes from ``start`` to ``stop``; leaves come in order."""
-
-    @abstractmethod
-    def finish(self) -> None:
-        """Raise ``InvalidCheckpoint`` if there is more than the leaves have taken."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,7 +88,7 @@ class ChangedTensor(ABC):
     """The checksum of the new tensor, in hexadecimal digits; empty if there is none."""
 
     @abstractmethod
-    def open(self, dtype: str, nbytes: int) -> Patcher:
+    def open(self, dtype: str, nbytes: int) -> "Patcher":
         """Return the change of a tensor of a dtype and of so many bytes in the base."""
 
     @abstractmethod
@@ -133,8 +120,8 @@ class PublishedDelta:
         return prefix_errors(f"{self.path}: {key!r}")
 
 
-class MaskPatcher(Patcher):
-    """A stream of the XOR of all bytes."""
+class MaskPatcher:
+    """A stream of the XOR of all bytes; leaves come in order."""
 
     def __init__(self, stream: Stream, nbytes: int) -> None:
         stated = stream.content_nbytes
@@ -155,18 +142,12 @@ class MaskPatcher(Patcher):
         self._stream.finish()
 
 
-class ValueStream(Protocol):
-    def read(self, nbytes: int, /) -> bytes:
-        """Return the next bytes, exactly so many."""
-
-    def finish(self) -> None:
-        """Raise ``InvalidCheckpoint`` if there are more."""
-
-
-class PlacesPatcher(Patcher):
+class PlacesPatcher:
     """Ascending positions, and a value for each."""
 
-    def __init__(self, places: Iterator[Ints], values: ValueStream, width: int, num: int) -> None:
+    def __init__(
+        self, places: Iterator[Ints], values: "Stream | _Values", width: int, num: int
+    ) -> None:
         self._places, self._values = in_ascent(places, num), values
         self._width, self._held = width, np.zeros(0, np.int64)
 
@@ -193,6 +174,10 @@ class PlacesPatcher(Patcher):
         if len(self._held) or next(self._places, None) is not None:
             raise invalid("A position lies behind the tensor.")
         self._values.finish()
+
+
+Patcher = MaskPatcher | PlacesPatcher
+"""The change of one tensor, from its first leaf on. At the end it raises ``InvalidCheckpoint`` for a rest."""
 
 
 def in_ascent(portions: Iterator[Ints], num: int | None) -> Iterator[Ints]:
@@ -223,9 +208,7 @@ def stored_payload(reader: Reader, key: str) -> tuple[ReadPayload, int]:
     flat = FlatTensor.of(reader.source, reader.find(key))
 
     def read(start: int, nbytes: int) -> bytes:
-        buffer = new_buffer(nbytes)
-        flat.read(start, buffer)
-        return bytes(buffer)
+        return bytes(read_portion(flat, start, start + nbytes))
 
     return read, flat.nbytes
 

@@ -13,12 +13,12 @@ from typing import NamedTuple
 import numpy as np
 
 from shardvar.engine.files import FileReport, FileTask, run_each
-from shardvar.engine.pool import Progress, block_ranges, map_ahead, new_buffer, thread_buffer
+from shardvar.engine.pool import Progress, block_ranges, map_ahead
 from shardvar.engine.read import FlatTensor
 from shardvar.engine.write import FileRunner
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.protocol import Source
-from shardvar.layout.dtypes import ITEMSIZES, code
+from shardvar.layout.dtypes import ITEMSIZES, Shape, code
 from shardvar.planning.index import (
     DELTA,
     NO_CHECKSUM,
@@ -32,6 +32,7 @@ from shardvar.planning.slices import TensorTable
 from shardvar.records import dataclass, field, replace
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.callbacks.answer import OverlaidSource
+from shardvar.verbs.compare.blocks import NO_BYTES, Read, reads_of
 from shardvar.verbs.delta.contents import (
     CHANGED,
     CHANGED_PREFIX,
@@ -60,6 +61,9 @@ from shardvar.wire.digests import (
     mask_of,
     word_nbytes,
 )
+
+Stored = dict[str, tuple[str, Shape, int]]
+"""The dtype, the shape and the place of tensors in a scratch file, by key."""
 
 
 def find_delta_target(path: Path, sources: Sequence[Location]) -> Location:
@@ -99,7 +103,6 @@ class DeltaDraft:
         self.frames, self._nbytes = [], 0
 
     def add(self, frame: Frame, body: bytes) -> None:
-        """Add a frame, in the order of the leaves."""
         self.scratch.write(self._first + self._nbytes, body)
         self.frames.append(frame)
         self._nbytes += len(body)
@@ -107,6 +110,12 @@ class DeltaDraft:
     @property
     def payload_nbytes(self) -> int:
         return 4 + ROW_NBYTES * len(self.frames) + self._nbytes
+
+    @property
+    def stored(self) -> Stored:
+        """The dtype, the shape and the place of the payload of each changed tensor."""
+        places = self.places.items()
+        return {CHANGED_PREFIX + key: ("uint8", (size,), start) for key, (start, size) in places}
 
     def keep(self, key: str) -> None:
         table = encode_frames(self.frames)
@@ -141,6 +150,8 @@ class LeafWork(NamedTuple):
     compare: Callable[[], list[LeafChange]]
     is_last: bool
     """True for the last leaves of a tensor."""
+    flats: Sequence[FlatTensor] = ()
+    """The tensors that are read, which are checked once the last leaves are."""
 
 
 def draft_tensors(
@@ -161,38 +172,18 @@ def draft_tensors(
             # The bodies are in the scratch file.
             leaves += [leaf._replace(body=b"", steps=()) for leaf in changes]
             if task.is_last:
+                for flat in task.flats:
+                    flat.check()
                 yield task.key, leaves
                 leaves = []
 
 
-ReadLeaf = Callable[[], memoryview]
-"""Reads a leaf, into a buffer of the thread that calls it."""
-
-
-def leaf_reads(*tensors: FlatTensor) -> Generator[tuple[int, int, list[ReadLeaf]]]:
+def leaf_reads(*flats: FlatTensor) -> Generator[tuple[int, int, list[Read]]]:
     """Bounds and reads of leaves of one or two tensors; of an empty one, a leaf without bytes."""
-    nbytes = tensors[0].nbytes
-    for start, stop in block_ranges(0, nbytes, LEAF_NBYTES):
-        uses = zip(tensors, ("unit", "span"), strict=False)
-        yield start, stop, [_read_of(tensor, start, stop, use) for tensor, use in uses]
-    if not nbytes:
-        yield 0, 0, [lambda: memoryview(b"")] * len(tensors)
-    for tensor in tensors:
-        tensor.check()
-
-
-def _read_of(tensor: FlatTensor, start: int, stop: int, use: str) -> ReadLeaf:
-    def read() -> memoryview:
-        buffer = thread_buffer(stop - start, use)
-        tensor.read(start, buffer)
-        return buffer
-
-    if not tensor.is_ordered:
-        return read
-    # A tensor that is decoded from its beginning is read here, in order.
-    buffer = new_buffer(stop - start)
-    tensor.read(start, buffer)
-    return lambda: buffer
+    spans = block_ranges(0, flats[0].nbytes, LEAF_NBYTES) if flats[0].nbytes else [(0, 0)]
+    with closing(reads_of(flats, [LEAF_NBYTES] * len(flats))) as every:
+        for start, stop in spans:
+            yield start, stop, next(every, [NO_BYTES] * len(flats))
 
 
 def compare_leaf(number: int, old: memoryview, new: memoryview, dtype: str) -> LeafChange:
@@ -207,7 +198,7 @@ def compare_leaf(number: int, old: memoryview, new: memoryview, dtype: str) -> L
 
 
 def digests_of_changes(
-    key: str, dtype: str, shape: tuple[int, ...], leaves: Sequence[LeafChange]
+    key: str, dtype: str, shape: Shape, leaves: Sequence[LeafChange]
 ) -> tuple[str, str]:
     """Return the digests of a tensor before and after, from all its leaves."""
     return (
@@ -237,9 +228,7 @@ class _ScratchSource(Source):
         """Do nothing: the maker of the file closes it."""
 
 
-def scratch_source(
-    scratch: ScratchFile, stored: Mapping[str, tuple[str, tuple[int, ...], int]]
-) -> _ScratchSource:
+def scratch_source(scratch: ScratchFile, stored: Stored) -> _ScratchSource:
     """Return the source of tensors in a scratch file: the dtype, the shape and the place of each."""
     tensors = TensorTable.of((key, dtype, shape) for key, (dtype, shape, _) in stored.items())
     count = len(tensors)
@@ -251,11 +240,8 @@ def scratch_source(
 
 def drafted_delta(draft: DeltaDraft, contents: Contents, path: str) -> Delta:
     """Return the changed tensors of a draft as an open delta; ``path`` is for messages."""
-    stored = {
-        CHANGED_PREFIX + key: ("uint8", (nbytes,), start)
-        for key, (start, nbytes) in draft.places.items()
-    }
-    return Delta.of(Reader(path, "shardvar", scratch_source(draft.scratch, stored)), contents)
+    source = scratch_source(draft.scratch, draft.stored)
+    return Delta.of(Reader(path, "shardvar", source), contents)
 
 
 def write_delta(
@@ -274,12 +260,8 @@ def write_delta(
     # Plan: the table and the frames from the scratch file, behind the whole tensors.
     keys, table = contents.whole_keys(), contents.table()
     draft.scratch.write(draft.stop, table)
-    stored: dict[str, tuple[str, tuple[int, ...], int]] = {
-        TABLE: ("uint8", (len(table),), draft.stop)
-    }
-    for key, (start, nbytes) in draft.places.items():
-        stored[CHANGED_PREFIX + key] = "uint8", (nbytes,), start
-    scratched = scratch_source(draft.scratch, stored)
+    tables = {TABLE: ("uint8", (len(table),), draft.stop)}
+    scratched = scratch_source(draft.scratch, tables | draft.stored)
     source: Source = scratched
     entries = scratched.index.entries
     objects = find_objects(result, goal.format, keys)
@@ -298,7 +280,7 @@ def write_delta(
                 replace(entries, file=entries.file + num_files),
             ]
         )
-        source = OverlaidSource(result.source, scratched, num_files)
+        source = OverlaidSource(result.source, result.index, scratched, num_files)
     metadata = Metadata(
         writer=WRITER,
         user={DELTA: contents.mark()},

@@ -32,7 +32,6 @@ from shardvar.engine.pool import (
     Progress,
     block_ranges,
     bytes_of,
-    new_buffer,
     run_all,
     thread_buffer,
 )
@@ -53,7 +52,7 @@ from shardvar.records import dataclass, field, replace
 from shardvar.storage.protocol import Storage, Traits
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.arguments import check_progress, named_arguments
-from shardvar.verbs.compare.blocks import Blocks
+from shardvar.verbs.compare.blocks import Blocks, read_portion
 from shardvar.verbs.compare.digest import digest_array, digests_of
 from shardvar.verbs.delta.chain import another_base, check_follows, find_deltas, open_deltas
 from shardvar.verbs.delta.contents import (
@@ -120,15 +119,13 @@ def patched_tensors(deltas: Sequence[Delta]) -> list[PatchedTensor]:
     return parts
 
 
+@dataclass(slots=True, eq=False)
 class _Tally:
     """The hashes of the leaves of one tensor that were made so far."""
 
-    __slots__ = ("flat", "is_right", "leaves")
-
-    def __init__(self, nbytes: int) -> None:
-        self.flat: FlatTensor | None = None
-        self.leaves = LeafHashes(nbytes)
-        self.is_right = False
+    leaves: LeafHashes
+    flat: FlatTensor | None = None
+    is_right: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -205,7 +202,7 @@ class PatchedSource(Source):
             seen = self._seen.get(number)
             if seen is None:
                 nbytes = int(self.index.entries.slices.nbytes[number])
-                seen = self._seen[number] = _Tally(nbytes)
+                seen = self._seen[number] = _Tally(LeafHashes(nbytes))
             if seen.flat is None:
                 source = self._reader(self.parts[number].origin).source
                 seen.flat = FlatTensor.of(source, self._origin(number))
@@ -298,8 +295,7 @@ class PatchedSource(Source):
         with self._lock:
             if number not in self._texts:
                 change, (seen, flat) = self.parts[number].change, self._open(number)
-                payload = new_buffer(flat.nbytes)
-                flat.read(0, payload)
+                payload = read_portion(flat, 0, flat.nbytes, None)
                 flat.check()
                 array = strings.decode(payload, change.shape)
                 if digest_array(change.key, array) != change.result:

@@ -27,7 +27,7 @@ from shardvar.planning.index import find_ties
 from shardvar.records import dataclass, field
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.arguments import check_progress, named_arguments
-from shardvar.verbs.compare.blocks import Blocks, batches
+from shardvar.verbs.compare.blocks import Blocks, Read, batches
 from shardvar.verbs.compare.digest import digests_of
 from shardvar.verbs.delta.contents import (
     CHANGED,
@@ -42,7 +42,6 @@ from shardvar.verbs.delta.draft import (
     DeltaDraft,
     LeafChange,
     LeafWork,
-    ReadLeaf,
     compare_leaf,
     digests_of_changes,
     draft_tensors,
@@ -321,11 +320,12 @@ class _Comparison:
         """Large tensors, a leaf at a time."""
         for key, (row, other) in pairs.items():
             dtype, nbytes = self.b.tensors.dtype(other), int(self.b.nbytes[other])
-            for start, stop, reads in leaf_reads(self.a.flat(row), self.b.flat(other)):
+            flats = self.a.flat(row), self.b.flat(other)
+            for start, stop, reads in leaf_reads(*flats):
                 compare = partial(self._compare_leaf, start // LEAF_NBYTES, reads, dtype)
-                yield LeafWork(key, nbytes, compare if nbytes else list, stop == nbytes)
+                yield LeafWork(key, nbytes, compare if nbytes else list, stop == nbytes, flats)
 
-    def _compare_leaf(self, number: int, reads: Sequence[ReadLeaf], dtype: str) -> list[LeafChange]:
+    def _compare_leaf(self, number: int, reads: Sequence[Read], dtype: str) -> list[LeafChange]:
         old, new = (read() for read in reads)
         self.progress(len(old) + len(new))
         return [compare_leaf(number, old, new, dtype)]

@@ -34,7 +34,7 @@ from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.delta.contents import CHANGED, EQUAL, WHOLE, Contents, Delta, DeltaRow
 from shardvar.verbs.delta.dialects import GAPS, IDX, INDICES, VALUE, XOR, is_numeral, marks_of
-from shardvar.verbs.delta.draft import DeltaDraft, drafted_delta, leaf_reads, scratch_source
+from shardvar.verbs.delta.draft import DeltaDraft, Stored, drafted_delta, leaf_reads, scratch_source
 from shardvar.verbs.delta.report import DeltaReport, TensorChange
 from shardvar.verbs.locate import Location, Path, check_apart
 from shardvar.verbs.reader import Reader, open_found
@@ -199,15 +199,13 @@ _MAX_POSITION = (1 << 31) - 1
 
 def check_sayable(a: Reader, b: Reader, dialect: Dialect) -> None:
     """Raise ``UnsupportedError`` for a difference of keys, dtypes or shapes that a dialect cannot hold."""
-    before, after = (Blocks.of(each).tensors for each in (a, b))
-    rows_a, rows_b = before.rows(), after.rows()
+    facts_a, facts_b = (each.entries().slices.tensors.facts() for each in (a, b))
     # A checksum is a text under the name of its tensor.
-    free = metadata_of_texts(dict.fromkeys(rows_b, "")).user.keys() - {OBJECTS, *_TEXTS}
-    for key, row in rows_b.items():
-        if key not in rows_a:
+    free = metadata_of_texts(dict.fromkeys(facts_b, "")).user.keys() - {OBJECTS, *_TEXTS}
+    for key, there in facts_b.items():
+        if key not in facts_a:
             raise _unsayable(dialect, key, "is new", "has no new tensors")
-        here = before.dtype(rows_a[key]), before.shape(rows_a[key])
-        there = after.dtype(row), after.shape(row)
+        here = facts_a[key]
         if here[0] != there[0]:
             raise _unsayable(dialect, key, f"was {here[0]} and is {there[0]}", "has no dtypes")
         if here[1] != there[1]:
@@ -216,8 +214,8 @@ def check_sayable(a: Reader, b: Reader, dialect: Dialect) -> None:
         if key not in free and dialect.is_folder:
             why = "has its checksum under that name"
             raise _unsayable(dialect, key, "has the name of another text", why)
-    for key in rows_a:
-        if key not in rows_b:
+    for key in facts_a:
+        if key not in facts_b:
             raise _unsayable(dialect, key, "is removed", "has no removed tensors")
 
 
@@ -259,7 +257,7 @@ class _Encoder:
     result: Blocks
     rows: Mapping[str, int]
     scratch: ScratchFile
-    stored: dict[str, tuple[str, tuple[int, ...], int]] = field(default_factory=dict)
+    stored: Stored = field(default_factory=dict)
     """The dtype, the shape and the place of each tensor of the files."""
     sums: dict[str, str] = field(default_factory=dict)
     """The checksum of the new bytes of each."""
@@ -278,9 +276,11 @@ class _Encoder:
     def _leaves(self, key: str) -> Iterator[tuple[int, "np.ndarray | None", memoryview]]:
         """Yield the first byte of each leaf, its mask, None if it is equal, and its new bytes."""
         frames = self.delta.frames(key)
-        for start, _, (read,) in leaf_reads(self.result.flat(self.rows[key])):
+        flat = self.result.flat(self.rows[key])
+        for start, _, (read,) in leaf_reads(flat):
             leaf = start // LEAF_NBYTES
             yield start, frames.mask(leaf) if leaf in frames.by_leaf else None, read()
+        flat.check()
 
     def _append(self, data: bytes) -> None:
         self.scratch.write(self._stop, data)

@@ -104,10 +104,6 @@ class ApplyReport(WriteReport):
         written = () if self.already else (WriteReport.__str__(self),)
         return "\n".join([*written, *map(one_line, self.notes)])
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as a JSON object with stable keys."""
-        return WriteReport.to_json(self) | {"notes": list(self.notes), "already": self.already}
-
 
 def apply_report(written: WriteReport, notes: tuple[str, ...]) -> ApplyReport:
     values = {each.name: getattr(written, each.name) for each in fields(written)}

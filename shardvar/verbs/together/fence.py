@@ -239,19 +239,15 @@ def commit_token(run: Run, token: str) -> None:
             try:
                 sink.commit([checksums])
             except BaseException as error:
-                _revoke(run.refreshed(), token, error)
+                # Only on a disk, where the lock keeps others away; in a bucket they may finish it.
+                now = run.refreshed()
+                with suppress(ShardvarError):
+                    if storage.local_path is not None and not now.is_committed(token):
+                        now.target.storage.remove(mark)
+                        give_up(now, token, error)
                 raise
         if run.peers is not None:
             run.peers.tell(run.generation(token), "committed")
-
-
-def _revoke(run: Run, token: str, error: BaseException) -> None:
-    """Only on a disk, where the lock keeps others away; in a bucket they may finish the commit."""
-    storage = run.target.storage
-    with suppress(ShardvarError):
-        if storage.local_path is not None and not run.is_committed(token):
-            storage.remove(run.mark(token, END))
-            give_up(run, token, error)
 
 
 def wait_for_end(

@@ -329,7 +329,6 @@ class OwnShare:
 
     @classmethod
     def of(cls, run: Run, process: int) -> Self:
-        """Return the share of a process, which it is about to make."""
         path = run.target.storage.local_path
         return cls(process, None if path is None else HeldDirectory(path))
 

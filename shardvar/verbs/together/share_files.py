@@ -297,7 +297,6 @@ def _write_data(
     writer: ShareWriter,
     start: Ints,
 ) -> tuple[FileChecksums, int]:
-    """Write the data file whole; return its checksums and its size."""
     stored = held.source.index.entries
     plan = plan_of_slices(stored.slices, held.rows[kept], slices)
     with storage.borrowed(name) as lent:

@@ -39,7 +39,6 @@ from numpy.typing import NDArray
 from shardvar.engine.arrays import ArraySource, LazyPayload, array_source
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.pool import block_ranges, bytes_of, run_all, thread_buffer
-from shardvar.engine.read import FlatTensor
 from shardvar.errors import (
     READ_ERRORS,
     ArgumentError,
@@ -51,13 +50,13 @@ from shardvar.formats.native.index import RUN_NBYTES
 from shardvar.formats.native.names import native_index_name
 from shardvar.formats.native.source import NativeIndex, decode_native_index, open_native
 from shardvar.formats.sets import is_bare
-from shardvar.layout.dtypes import ITEMSIZES, Array, Bools, Ints
+from shardvar.layout.dtypes import ITEMSIZES, Array, Bools, Ints, Shape
 from shardvar.layout.region import overlapping_pairs
 from shardvar.planning.index import DIGEST_NBYTES, EntryTable
 from shardvar.planning.slices import SliceTable
 from shardvar.records import dataclass, field, replace
 from shardvar.storage.protocol import Storage
-from shardvar.verbs.compare.blocks import Blocks
+from shardvar.verbs.compare.blocks import Blocks, read_portion
 from shardvar.verbs.compare.digest import digests_of_blocks
 from shardvar.verbs.incremental import check_can_refer, entries_alike
 from shardvar.verbs.locate import Location, Path, find_checkpoint
@@ -484,9 +483,9 @@ StoredLeaves = Mapping[SlicePlace, Mapping[int, bytes]]
 
 class _Part(NamedTuple):
     dtype: str
-    shape: tuple[int, ...]
-    offset: tuple[int, ...]
-    extent: tuple[int, ...]
+    shape: Shape
+    offset: Shape
+    extent: Shape
     leaves: LeafHashes
 
     def add(self, start: int, array: Array) -> None:
@@ -522,7 +521,6 @@ def hashed(
 
 
 def _hash_array(source: ArraySource, row: int, part: _Part) -> None:
-    """Hash the leaves that lie in an array in memory."""
     nbytes = source.nbytes(row)
     start = _first_byte(part, nbytes)
     if start is not None:
@@ -618,12 +616,7 @@ def digests_of_shares(
             continue
         if leaves.num_missing:
             flat = blocks.flat(row)
-
-            def read(start: int, stop: int, flat: FlatTensor = flat) -> memoryview:
-                buffer = thread_buffer(stop - start)
-                flat.read(start, buffer)
-                return buffer
-
+            read = partial(read_portion, flat)
             _put_leaves(leaves, tensors.dtype(row), [*leaves.missing()], read)
             flat.check()
         for name in (key, *tied.get(key, ())):

@@ -36,7 +36,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.deferred import outline_of
 from shardvar.formats.protocol import Format
-from shardvar.layout.dtypes import ITEMSIZES, Ints, code
+from shardvar.layout.dtypes import ITEMSIZES, Ints, Shape, code
 from shardvar.layout.region import Region, read_integers, read_shape
 from shardvar.planning.decision import Decision
 from shardvar.planning.index import Metadata, concatenate_entries
@@ -148,7 +148,7 @@ def source_of_shards(tensors: LocalTensors) -> ArraySource:
     """One entry for each shard; ``InconsistentTensor`` if shards of a key disagree."""
     check_mapping(tensors, "keys to arrays or local shards")
     check_keys(list(tensors))
-    rows: list[tuple[str, str, tuple[int, ...]]] = []
+    rows: list[tuple[str, str, Shape]] = []
     which: list[int] = []
     regions: list[Region] = []
     arrays: list[npt.NDArray[Any] | LazyPayload] = []

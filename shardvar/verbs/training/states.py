@@ -14,7 +14,7 @@ import numpy as np
 
 from shardvar.engine.cast import convert_into
 from shardvar.errors import READ_ERRORS, ArgumentError, UnsupportedError, prefix_errors
-from shardvar.layout.dtypes import Array, dtype_name, numpy_dtype
+from shardvar.layout.dtypes import Array, Shape, dtype_name, numpy_dtype
 from shardvar.records import dataclass
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.together.run import without_keys_of_some
@@ -99,7 +99,7 @@ def unmatched_keys(
     return LoadReport(missing, unexpected)
 
 
-Fact = tuple[str, tuple[int, ...]]
+Fact = tuple[str, Shape]
 """The dtype and the shape of a tensor."""
 
 
@@ -123,7 +123,6 @@ def cast_array(array: Array, dtype: str, key: str) -> Array:
 
 
 def in_portions(items: Iterable[T], nbytes: Callable[[T], int]) -> Iterator[list[T]]:
-    """Yield items in lists, each of about ``PORTION_NBYTES``."""
     batch: list[T] = []
     held = 0
     for item in items:

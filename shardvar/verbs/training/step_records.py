@@ -153,16 +153,13 @@ class Arrays:
     def save(
         self, path: str, state: Any, *, run: str, metadata: Mapping[str, str], **options: Any
     ) -> Any:
-        """Save with ``sv.save``."""
         del run
         return save(path, state, metadata=metadata, **options)
 
     def load(self, path: str, *arguments: Any, **options: Any) -> Any:
-        """Load with ``sv.load``."""
         return load(path, *arguments, **options)
 
     def processes(self) -> tuple[int, int]:
-        """Return the only process."""
         return 0, 1
 
 
@@ -354,8 +351,7 @@ def _opened(number: int, stem: str, found: Location) -> StepRecord:
             files = [] if source.places else [*source.index.files]
             texts = reader.metadata.user
             fault = first_fault(reader)
-            there = {*found.storage.names()}
-            lost = [name for name in files if "/" not in name and name not in there]
+            lost = found.lost_files(source)
             if lost and fault is None:  # also if no tensor is in it
                 cause = f"{os.path.join(found.storage.path, lost[0])} is missing."
                 fault = IncompleteCheckpoint(cause, "Copy it again, or use another step.")

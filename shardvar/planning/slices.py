@@ -112,6 +112,9 @@ class TensorTable:
     def shape(self, row: int) -> Shape:
         return tuple(self.shapes[row, : self.ranks[row]].tolist())
 
+    def fact(self, row: int) -> tuple[str, Shape]:
+        return self.dtype(row), self.shape(row)
+
     def facts(self) -> dict[str, tuple[str, Shape]]:
         """The dtype's name and the full shape of each key."""
         shapes = map(slice, self.ranks.tolist())

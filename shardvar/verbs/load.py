@@ -144,7 +144,7 @@ def _map_all(reader: Reader, entries: EntryTable) -> dict[str, Array]:
     mapped = {}
     for tensor, key in enumerate(slices.tensors.keys):
         rows = order[bounds[tensor] : bounds[tensor + 1]]
-        name, shape = slices.tensors.dtype(tensor), slices.tensors.shape(tensor)
+        name, shape = slices.tensors.fact(tensor)
         if name in _READ or not len(rows) or not _are_contiguous(entries, rows):
             continue
         dtype, row = numpy_dtype(name), int(rows[0])

@@ -44,9 +44,11 @@ from shardvar.errors import (
     CheckpointNotFound,
     IncompleteCheckpoint,
     MalformedCheckpoint,
+    MissingExtra,
     MissingFile,
     ReadError,
     ShardvarError,
+    StorageError,
     TargetExists,
     UnsupportedError,
     prefix_errors,
@@ -361,6 +363,9 @@ def _head(storage: Storage, name: str) -> bytes:
 
 
 Path = str | os.PathLike[str]
+
+NOT_OPENED = (CheckpointError, MissingExtra, StorageError, UnsupportedError)
+"""Errors of one checkpoint in a folder, which hide no other one."""
 
 _KINDS_OF_MODELS = ("adapter_model", "diffusion_pytorch_model")
 _DEPTH = 3

@@ -21,10 +21,8 @@ from math import prod
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from shardvar.engine.mapped import MappedSource, mapped
-from shardvar.engine.pool import bytes_of
 from shardvar.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -36,7 +34,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.protocol import Source
 from shardvar.formats.table import format_of_name
-from shardvar.layout.dtypes import Array, is_whole
+from shardvar.layout.dtypes import is_whole
 from shardvar.layout.region import regions_of_range
 from shardvar.maps.map import (
     Map,
@@ -58,18 +56,18 @@ from shardvar.maps.proof import quoted_key
 from shardvar.maps.report import MapReport, first_problems, map_report, sentences_of
 from shardvar.pictures.words import human_shape
 from shardvar.planning.index import EntryTable, TableIndex, concatenate_entries, take_tensors
-from shardvar.planning.slices import SliceTable
 from shardvar.records import replace
 from shardvar.storage.scratch import map_scratch
 from shardvar.verbs.arguments import strings_of
 from shardvar.verbs.compare.blocks import Blocks
+from shardvar.verbs.compare.distances import compare_arrays
 from shardvar.verbs.compare.walk import PairWalk
 from shardvar.verbs.joined_source import RankSource
 from shardvar.verbs.locate import Location, Path, find_below, look_at
 from shardvar.verbs.reader import LazyTensor, Reader
 from shardvar.verbs.renaming import Globs, matches_any, new_names, select_keys
 from shardvar.verbs.reports import WriteReport
-from shardvar.verbs.writing import WritePlan, report_of
+from shardvar.verbs.writing import WritePlan, report_of, slice_names
 
 T = TypeVar("T")
 
@@ -128,21 +126,12 @@ def tensor_difference(a: LazyTensor, b: LazyTensor) -> str | None:
         for first in range(0, size, step)
         for region in regions_of_range(a.shape, first, min(first + step, size))
     ):
-        x, y = a[region.slices].reshape(-1), b[region.slices].reshape(-1)
-        if is_whole(a.dtype):
-            unlike = np.not_equal(x, y)
-        else:
-            unlike = (_octets(x) != _octets(y)).any(axis=1)
-        if unlike.any():
-            place = np.unravel_index(int(np.argmax(unlike)), region.shape)
+        found = compare_arrays(a[region.slices], b[region.slices])
+        if found.first is not None:
+            place = np.unravel_index(found.first, region.shape)
             at = [int(p) + o for p, o in zip(place, region.offset, strict=True)]
             return f"first at {human_shape(at)}"
     return None
-
-
-def _octets(array: Array) -> npt.NDArray[np.uint8]:
-    """[n, itemsize] the bytes of the elements of a vector."""
-    return np.frombuffer(bytes_of(array), np.uint8).reshape(len(array), -1)
 
 
 def _renamed(entries: EntryTable, keys: Sequence[str]) -> EntryTable:
@@ -279,7 +268,7 @@ def kept_report(work: WritePlan, source: Source) -> WriteReport | None:
         source_there = target.format.open(target.storage, names[0])
         with Reader(target.path, target.format.name, source_there) as there:
             is_same = (
-                _places(there.entries().slices) == _places(work.assignment.slices)
+                {*slice_names(there.entries().slices)} == {*slice_names(work.assignment.slices)}
                 and len(there.index.files) == work.assignment.num_files
                 and there.metadata.user == work.metadata.user
                 and there.metadata.ties == work.metadata.ties
@@ -300,16 +289,6 @@ def kept_report(work: WritePlan, source: Source) -> WriteReport | None:
 
 def names_at(goal: Location) -> list[str]:
     return goal.format.locate(goal.storage, "" if goal.is_folder else goal.name)
-
-
-def _places(slices: SliceTable) -> list[tuple[object, ...]]:
-    """The slices of a checkpoint in the order of their tensors: key, dtype, shape and region."""
-    tensors = slices.tensors
-    regions = [slices.region(number) for number in range(len(slices))]
-    return sorted(
-        (tensors.keys[row], tensors.dtype(row), tensors.shape(row), region.offset, region.shape)
-        for row, region in zip(slices.tensor.tolist(), regions, strict=True)
-    )
 
 
 def join_reports(target: Path, reports: Sequence[WriteReport]) -> WriteReport:

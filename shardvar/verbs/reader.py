@@ -289,7 +289,7 @@ class Reader(Mapping[str, LazyTensor]):
     def __getitem__(self, key: str) -> LazyTensor:
         slices = self._look_up(outline_of(self.index), [key]).slices
         tensors, nbytes = slices.tensors, int(slices.nbytes.sum())
-        return LazyTensor(self, key, tensors.dtype(0), tensors.shape(0), nbytes)
+        return LazyTensor(self, key, *tensors.fact(0), nbytes)
 
     def read(self, key: str, region: Any = None, verify: str = "auto") -> npt.NDArray[Any]:
         """Return a tensor, or a part of it, as a fresh array. Only the bytes that the part needs

@@ -171,7 +171,7 @@ class Conversions:
         for glob in [] if self.transpose is None else strings_of(self.transpose, "globs"):
             hits = [row for row, name in enumerate(names) if matches_any(name, [glob])]
             for row in hits:
-                key, dtype, shape = names[row], tensors.dtype(row), tensors.shape(row)
+                key, dtype, shape = names[row], *tensors.fact(row)
                 if len(shape) > 2:
                     cause = f"{key!r} has the shape {human_shape(shape)}, and only matrices are transposed."
                     raise ArgumentError(cause, "Choose a glob that does not match it.")
@@ -463,7 +463,7 @@ def reshard(
     goal = _find_goal(found, path_of_rank(target, 0) if by_rank else target, format, by_rank)
     if (reads := goal.format.reads) is not None:
         found = [replace(x, format=reads) if x.format.name == reads.name else x for x in found]
-    with _open(found, given, concat, filter, exclude, dequantize, changes, executor) as reader:
+    with _open(found, given, options, dequantize, changes) as reader:
         stamp, opened = partial(digest_of_reshard, found, reader), reader.source
         carry = find_carry(reader, digest, not (found[1:] or concat or dequantize), keep_going)
         reader, report_of_map = _mapped(reader, given, len(found), changes, options)
@@ -656,8 +656,7 @@ def derived(
     dequantize = dequantize and changes.conversions.dtype_of_numbers(dequantize)
     paths = [each.path for each in found]
     given = None if asked["map"] is None else as_map(asked["map"], paths=paths)
-    chosen = asked["concat"], asked["filter"], asked["exclude"]
-    with _open(found, given, *chosen, dequantize, changes, None) as opened:
+    with _open(found, given, asked, dequantize, changes) as opened:
         reader, report = _mapped(opened, given, len(found), changes, asked)
         kept, _, objects = _kept(reader, changes, form, len(found))
         made = _select(reader, kept, objects, changes, set())
@@ -693,27 +692,25 @@ def _move(
 def _open(
     found: Sequence[Location],
     given: Map | None,
-    concat: Mapping[str, Join] | None,
-    filter: Globs,
-    exclude: Globs,
+    asked: Mapping[str, Any],
     dequantize: bool | str,
     changes: Changes,
-    executor: Executor | None,
 ) -> Reader:
     """Open the sources: one, or several that ``concat`` or the ranks of a map join."""
+    concat, chosen = asked["concat"], (asked["filter"], asked["exclude"])
     if len(found) == 1 and not concat:
         reader = open_found(found[0], dequantize=dequantize)
         names = changes.strip_prefix, changes.rename, changes.add_prefix
-        others = given, executor, dequantize, changes.keep_going, *names
+        others = given, asked["executor"], dequantize, changes.keep_going, *names
         if found[0].storage.traits is not None and not any(others):
             prefer_whole(reader.index, changes.conversions == _UNCHANGED)
         return reader
     if given is None or not numbers_sources(given.parsed, len(found)):
-        return open_sources(found, concat or {}, filter, exclude, dequantize=dequantize)
+        return open_sources(found, concat or {}, *chosen, dequantize=dequantize)
     if concat:
         cause = "Both the map, by ranks, and concat join the sources."
         raise ArgumentError(cause, "Leave concat= (--concat) out.")
-    return open_numbered(found, filter, exclude, dequantize=dequantize)
+    return open_numbered(found, *chosen, dequantize=dequantize)
 
 
 def _find_goal(

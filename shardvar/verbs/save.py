@@ -135,11 +135,14 @@ def save(
     source, about = source_of(tensors), Metadata(writer=WRITER, user=texts_of(metadata))
     entries = source.index.entries
     if base is not None:
-        from shardvar.verbs.incremental import compare_with_base, partition_of  # only with a base
+        from shardvar.verbs.compare.claims import (  # only with a base
+            compare_with_base,
+            partition_of,
+        )
 
-        found = compare_with_base(base, target, source)
-        about = replace(about, references=found.references, digests=found.digests)
-        keys, entries = entries.slices.tensors.keys, found.changed
+        keys = entries.slices.tensors.keys
+        entries, references, digests = compare_with_base(base, target, source)
+        about = replace(about, references=references, digests=digests)
         partition = partition_of(partition, keys, entries.slices.tensors.keys)
     work = plan_checkpoint(
         target,
@@ -151,7 +154,7 @@ def save(
         source=source,
     )
     if base is not None:
-        from shardvar.verbs.incremental import check_unchanging  # only with a base
+        from shardvar.verbs.compare.claims import check_unchanging  # only with a base
 
         work = check_unchanging(work)
     elif digest:

@@ -42,10 +42,8 @@ from shardvar.errors import (
     CheckpointNotFound,
     IncompleteCheckpoint,
     MalformedCheckpoint,
-    MissingExtra,
     OutOfBounds,
     ReadError,
-    StorageError,
     UnsupportedError,
 )
 from shardvar.formats.deferred import prefer_whole
@@ -60,7 +58,15 @@ from shardvar.planning.slices import TensorTable, concatenate, sum_by
 from shardvar.records import replace
 from shardvar.verbs.arguments import check_progress, named_arguments
 from shardvar.verbs.compare.manifest import Choose, confirmed, read_against
-from shardvar.verbs.locate import Location, Path, arrays_alone, find_below, look_at, only_one
+from shardvar.verbs.locate import (
+    NOT_OPENED,
+    Location,
+    Path,
+    arrays_alone,
+    find_below,
+    look_at,
+    only_one,
+)
 from shardvar.verbs.newest import FolderContents, candidates_of, contents_of
 from shardvar.verbs.parameters import empty_note
 from shardvar.verbs.problems import Damage, untold
@@ -201,7 +207,7 @@ def reports_of(
             report = check(each)
             files.update(report.files)
             yield report
-        except (CheckpointError, MissingExtra, StorageError, UnsupportedError) as error:
+        except NOT_OPENED as error:
             # Programs keep their arguments next to a model, in classes that no other one reads.
             if not (isinstance(error, UnsupportedError) and is_companion(each.name)):
                 doubt = Damage.of(error, file=os.path.basename(each.path))
@@ -256,7 +262,8 @@ def verify_location(
         if found.members:
             report = replace(report, notes=(*report.notes, f"{found.about_members}."))
         if not quick:
-            report = confirmed(report, found, source, claims, progress, choose)
+            reader = Reader(found.path, found.format.name, source)
+            report = confirmed(report, found, reader, claims, progress, choose)
         if odd is not None:
             report = _with_odd(report, odd, source)
         return replace(report, files=tuple(found.paths_of(source)))

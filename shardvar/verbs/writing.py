@@ -287,6 +287,15 @@ def _prepare(work: WritePlan, generation: str | None, free: int) -> tuple[Sink, 
     return sink, token
 
 
+SliceName = tuple[Any, ...]
+"""The key, dtype, full shape and region of a slice."""
+
+
+def slice_names(slices: SliceTable) -> list[SliceName]:
+    every = map(slices.__getitem__, range(len(slices)))
+    return [(each.key, each.dtype, each.full_shape, each.region) for each in every]
+
+
 def check_room(target: Location, needed: int, free: int | None = None) -> None:
     """Raise ``StorageError`` unless a disk has room for ``needed`` bytes; ``free`` are known."""
     # The index and the frames around the payloads take some bytes more, so a full disk has no room

@@ -30,7 +30,7 @@ from shardvar.errors import (
 from shardvar.formats.native.references import find_needs, write_mark
 from shardvar.storage.local import LocalStorage, split_place
 from shardvar.storage.posix import reading
-from shardvar.verbs import incremental
+from shardvar.verbs.compare import claims
 from spec_tests.helpers.command_line import Run, run
 from spec_tests.helpers.incremental_stage import (
     VALUES,
@@ -415,7 +415,7 @@ def hurting(path: Path, damage: Any) -> Iterator[None]:
 
 def test_a_save_whose_base_is_removed_meanwhile_fails_and_leaves_nothing(tmp_path: Path) -> None:
     model = three(tmp_path)
-    compare = incremental.compare_with_base
+    compare = claims.compare_with_base
 
     def removed(*arguments: Any) -> Any:
         found = compare(*arguments)
@@ -423,7 +423,7 @@ def test_a_save_whose_base_is_removed_meanwhile_fails_and_leaves_nothing(tmp_pat
         return found
 
     with (
-        mock.patch.object(incremental, "compare_with_base", removed),
+        mock.patch.object(claims, "compare_with_base", removed),
         pytest.raises(CorruptCheckpoint, match=r"c\.svindex was replaced while"),
     ):
         sv.save(tmp_path / "d", tensors(0, 2, 5), base=tmp_path / "c")

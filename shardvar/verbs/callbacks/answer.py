@@ -83,13 +83,8 @@ class Answer:
     """Mappings without tensors, which are not written."""
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerItem:
-    file: int
-    """The number of its mapping."""
-    key: str
-    spec: str
-    value: Any
+AnswerItem = tuple[int, str, str, Any]
+"""The number of its mapping, its key, its slice spec and its value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +108,12 @@ def read_answer(
     rows: list[int] = []
     files: list[int] = []
     others: list[tuple[int, AnswerItem]] = []
-    for file, key, spec, value in answer_items(shards, description):
+    for item in answer_items(shards, description):
+        file, key, spec, value = item
         row = row_of(value, held)
         # The fast path: a slice that is given back unchanged needs no further look.
         if row < 0 or given[row].checkpoint_key != key or given[row].slice_spec != spec:
-            others.append((len(rows), AnswerItem(file, key, spec, value)))
+            others.append((len(rows), item))
         rows.append(row)
         files.append(file)
     # Items.
@@ -132,15 +128,15 @@ def read_answer(
     )
     regions: dict[int, Region] = {}
     arrays: dict[int, Array] = {}
-    for (number, item), each in zip(others, described, strict=True):
+    for (number, (_, _, _, value)), each in zip(others, described, strict=True):
         rows[number] = first[each.key]
         regions[number] = each.region
         if not (
-            is_held_by(item.value, held)
-            and item.value.region == each.region
-            and held.slices.key(item.value.row) == each.key
+            is_held_by(value, held)
+            and value.region == each.region
+            and held.slices.key(value.row) == each.key
         ):
-            arrays[number] = _array(each.key, item.value, description)
+            arrays[number] = _array(each.key, value, description)
     # The files are numbered without gaps: 0, 2, 2, 5 get the numbers 0, 1, 1, 2.
     used, numbers = np.unique(np.array(files, dtype=np.int64), return_inverse=True)
     table = take_parts(held.slices, np.array(rows, dtype=np.int64), regions)
@@ -149,8 +145,7 @@ def read_answer(
     return Answer(assignment, arrays, len(shards) - len(used))
 
 
-def answer_items(shards: Any, description: str) -> Iterator[tuple[int, str, str, Any]]:
-    """The fields of each ``AnswerItem``, as tuples: most of 100,000 items never become one."""
+def answer_items(shards: Any, description: str) -> Iterator[AnswerItem]:
     if not isinstance(shards, Sequence) or isinstance(shards, (str, bytes)):
         raise_losses(
             description, [f"answered with {_kind(shards)} instead of a sequence of files"], REMEDY
@@ -218,20 +213,18 @@ def _describe(
     items: Sequence[AnswerItem], held: SliceSource, description: str
 ) -> list[ItemDescription]:
     described, losses = [], []
-    for item in items:
+    for file, key, spec, value in items:
         try:
-            if is_held_by(item.value, held):
-                shape, dtype = item.value.shape, held.slices.dtype(item.value.row)
+            if is_held_by(value, held):
+                shape, dtype = value.shape, held.slices.dtype(value.row)
             else:
-                is_lazy = isinstance(item.value, LazySlice)
-                value = item.value if is_lazy else as_array(item.key, item.value)
-                shape, dtype = value.shape, dtype_name(value.dtype)
-            full_shape, region = parse_slice_spec(item.spec, shape)
-            described.append(ItemDescription(item.key, full_shape, region, dtype, shape))
+                array = value if isinstance(value, LazySlice) else as_array(key, value)
+                shape, dtype = array.shape, dtype_name(array.dtype)
+            full_shape, region = parse_slice_spec(spec, shape)
+            described.append(ItemDescription(key, full_shape, region, dtype, shape))
         except ArgumentError as error:
             losses.append(
-                f"gave an invalid slice of {item.key!r} in file {item.file}: "
-                f"{error.cause.rstrip('.')}"
+                f"gave an invalid slice of {key!r} in file {file}: {error.cause.rstrip('.')}"
             )
     raise_losses(description, losses, REMEDY)
     return described

@@ -16,10 +16,7 @@ from typing import TYPE_CHECKING
 from shardvar.engine.pool import Progress
 from shardvar.errors import (
     ArgumentError,
-    CheckpointError,
-    MissingExtra,
     ShardvarError,
-    StorageError,
     UnsupportedError,
 )
 from shardvar.formats.published import delta_error
@@ -33,6 +30,7 @@ from shardvar.verbs.compare.comparison import DiffReport, Unreadable
 from shardvar.verbs.compare.distances import Tolerance
 from shardvar.verbs.compare.walk import PairWalk, compare_keys, comparer_of
 from shardvar.verbs.locate import (
+    NOT_OPENED,
     Location,
     Path,
     SplitPath,
@@ -199,7 +197,7 @@ def _diff_folders(
     for name in left.keys() & right.keys():
         try:
             others.append(compare([left[name]], [right[name]]))
-        except (CheckpointError, MissingExtra, StorageError, UnsupportedError) as error:
+        except NOT_OPENED as error:
             if isinstance(error, UnsupportedError) and is_companion(left[name].name):
                 not_compared.append(left[name].name)  # only its own program reads it
                 continue
@@ -211,8 +209,7 @@ def _diff_folders(
             others.append(DiffReport(left[name].path, right[name].path, (), (), (), broken, 0))
     for name in left.keys() ^ right.keys():
         found = left.get(name) or right[name]
-        refused = suppress(CheckpointError, MissingExtra, StorageError, UnsupportedError)
-        with refused, closing(found.open()) as source:
+        with suppress(*NOT_OPENED), closing(found.open()) as source:
             files.update(found.paths_of(source))
     for each in (one, other):
         not_compared += each.unread(files.union(found.path for found in each.all))

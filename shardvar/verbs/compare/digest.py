@@ -313,7 +313,5 @@ def _walk(
             errors.setdefault(flat.key, error)
         if flat.key not in errors:
             data = b"".join(leaves.get(row, ()))
-            found[flat.key] = digest_of_leaves(
-                flat.key, tensors.dtype(row), tensors.shape(row), data
-            )
+            found[flat.key] = digest_of_leaves(flat.key, *tensors.fact(row), data)
     return found, errors

@@ -635,7 +635,7 @@ Choose = Callable[[Sequence[str]], set[str]]
 def confirmed(
     report: VerifyReport,
     found: Location,
-    source: Source,
+    reader: Reader,
     against: Manifest | None,
     progress: Progress,
     choose: Choose | None,
@@ -643,7 +643,7 @@ def confirmed(
     """The report with the outcomes of carried digests, and of ``against`` or files next to it."""
     place = manifest_path(found) if against is None else against.place
     digests: DigestReport | None = None
-    metadata = source.index.metadata
+    metadata = reader.metadata
     own = found.path if metadata.has_digests else None
     for at in [each for each in (own, place) if each]:
         try:
@@ -655,9 +655,8 @@ def confirmed(
             # Without outcomes, the index cannot be read as far as the chosen keys.
             if claim is None or claim.is_list or (choose is not None and not report.outcomes):
                 continue
-            claim = claim if choose is None else _chosen(claim, report, source, choose)
+            claim = claim if choose is None else _chosen(claim, report, reader, choose)
             if digests is None:
-                reader = Reader(report.path, report.format, source)
                 digests = digest_reader(reader, progress, report.outcomes)
             # A tensor whose digest agrees is right, with or without checksums; one that disagrees
             # is damaged.
@@ -669,7 +668,7 @@ def confirmed(
             }
             covers_index = right == {*report.outcomes}
             report = _settled(
-                report, source, dict.fromkeys(right, OK), wrong, covers_index=covers_index
+                report, reader, dict.fromkeys(right, OK), wrong, covers_index=covers_index
             )
         except CheckpointError as error:
             # The outcomes without the digests stay. A manifest is not the checkpoint:
@@ -679,13 +678,13 @@ def confirmed(
                 report = replace(report, damages=report.damages + damage)
             else:
                 report = replace(report, doubts=report.doubts + damage)
-    summed = sums_beside(found, source, against)
+    summed = sums_beside(found, reader.source, against)
     if choose is not None and summed.sums:
         note = "Checksums of whole files were not compared, since only some tensors are chosen."
         report, summed = replace(report, notes=(*report.notes, note)), replace(summed, sums=())
     if summed == SummedFiles() or (report.damages and not report.outcomes):
         return report
-    compared, doubts = _with_sums(report, found, source, summed, progress)
+    compared, doubts = _with_sums(report, found, reader, summed, progress)
     # Checksums of all bytes settle a doubt, unless it is about what the caller gave.
     if compared.verdict == OK and against is None:
         return replace(compared, notes=(*compared.notes, *(each.message for each in doubts)))
@@ -693,7 +692,7 @@ def confirmed(
 
 
 def _with_sums(
-    report: VerifyReport, found: Location, source: Source, summed: SummedFiles, progress: Progress
+    report: VerifyReport, found: Location, reader: Reader, summed: SummedFiles, progress: Progress
 ) -> tuple[VerifyReport, list[Damage]]:
     agreeing, others, _ = compare_sums(found.storage, summed.sums, (), progress)
     wrong = [each for each in others if each.names_file and each.file not in agreeing]
@@ -707,9 +706,9 @@ def _with_sums(
         else f"{count(len(files), 'file')} agree with their {what}."
         for what, files in agreed.items()
     ]
-    covers_index = agreeing.keys() >= {*found.files_of(source)}
-    entries = Reader(report.path, report.format, source).entries()
-    right = [n for n, name in enumerate(source.index.files) if name in agreeing]
+    covers_index = agreeing.keys() >= {*found.files_of(reader.source)}
+    entries = reader.entries()
+    right = [n for n, name in enumerate(reader.index.files) if name in agreeing]
     bad = {*entries.slices.tensor[~np.isin(entries.file, right)].tolist()}
     outcome = VALUES_MATCH if report.bare_index and not covers_index else OK
     outcomes = {
@@ -717,14 +716,14 @@ def _with_sums(
         for row, key in enumerate(entries.slices.tensors.keys)
         if row not in bad and report.outcomes.get(key) != DAMAGED
     }
-    report = _settled(report, source, outcomes, covers_index=covers_index)
+    report = _settled(report, reader, outcomes, covers_index=covers_index)
     damages = (*report.damages, *(each.disagreement for each in wrong))
     report = replace(report, damages=damages, notes=(*report.notes, *notes))
     return report, [*summed.doubts, *doubts]
 
 
-def _chosen(manifest: Manifest, report: VerifyReport, source: Source, choose: Choose) -> Manifest:
-    check_lists_some(manifest, list(Reader(report.path, report.format, source)), report.path)
+def _chosen(manifest: Manifest, report: VerifyReport, reader: Reader, choose: Choose) -> Manifest:
+    check_lists_some(manifest, [*reader], report.path)
     # Also a key that only the manifest has: a tensor that was lost.
     chosen = choose([*dict.fromkeys([*report.outcomes, *manifest.tensors])])
     kept = {key: manifest.tensors[key] for key in manifest.tensors if key in chosen}
@@ -733,7 +732,7 @@ def _chosen(manifest: Manifest, report: VerifyReport, source: Source, choose: Ch
 
 def _settled(
     report: VerifyReport,
-    source: Source,
+    reader: Reader,
     right: Mapping[str, str],
     wrong: Mapping[str, Damage] = MappingProxyType({}),
     *,
@@ -741,7 +740,7 @@ def _settled(
 ) -> VerifyReport:
     known = {damage.key for damage in report.damages}
     settled = {*right, *wrong}
-    slices = Reader(report.path, report.format, source).entries().slices
+    slices = reader.entries().slices
     nbytes = dict(zip(slices.tensors.keys, slices.nbytes_of_tensors().tolist(), strict=True))
     return replace(
         report,

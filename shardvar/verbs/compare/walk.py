@@ -131,14 +131,11 @@ def rows_of_same_bytes(
 
     def portions() -> Iterator[tuple[int, ReadStretch | None]]:
         for row, each in sides.items():
-            try:
-                for read in each.portions():
-                    # Another thread has found a difference: the rest need not be read.
-                    if row in unlike:
-                        break
-                    yield row, read
-            except SideError:
-                unlike.add(row)
+            for read in each.portions():
+                # Another thread has found a difference: the rest need not be read.
+                if row in unlike:
+                    break
+                yield row, read
             yield row, None
 
     def compare(
@@ -286,7 +283,7 @@ class PairWalk:
         for row, found in leaves.items():
             if row in same and not found.num_missing and self.digests is not None:
                 key = a.keys[row]
-                self.digests[key] = found.digest(key, a.dtype(row), a.shape(row))
+                self.digests[key] = found.digest(key, *a.fact(row))
         for row in large:
             if row not in same:
                 self._compare_large(row, pairs[row])

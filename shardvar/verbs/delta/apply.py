@@ -12,7 +12,7 @@ these are applied as a delta of shardvar is, so that a change of the base since 
 """
 
 import hashlib
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import Any
@@ -40,7 +40,7 @@ from shardvar.layout.dtypes import OWN_SIZE, code
 from shardvar.pictures.words import count
 from shardvar.planning.index import TableIndex, concatenate_entries, take_tensors
 from shardvar.planning.policies import Policy
-from shardvar.records import dataclass, field, replace
+from shardvar.records import dataclass, replace
 from shardvar.storage.exchange import left_beside
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.arguments import check_policy, check_progress, named_arguments
@@ -107,9 +107,8 @@ def apply_published(
                 )
     draft = DeltaDraft(scratch)
     changed = {key for delta in deltas for key in delta.changes}
-    changes = _Reading(blocks, deltas, draft).run(
-        {key: rows[key] for key in rows if key in changed}
-    )
+    read = {key: rows[key] for key in rows if key in changed}
+    changes = _read_changes(blocks, read, deltas, draft)
     contents = Contents.of(changes, {})
     patched = PatchedSource.of(base, [drafted_delta(draft, contents, deltas[-1].path)])
     # All tensors, in the order of the base.
@@ -182,74 +181,63 @@ def notes_on_result(deltas: Sequence[PublishedDelta]) -> tuple[str, ...]:
     return "the base was not compared: the dialect has no digest of it", note
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Reading:
-    """The base and the deltas, and the frames so far."""
+def _read_changes(
+    base: Blocks, rows: Mapping[str, int], deltas: Sequence[PublishedDelta], draft: DeltaDraft
+) -> list[DeltaRow]:
+    """Return the change of each tensor, after comparing its checksums; the frames go to the draft."""
+    sums: dict[str, list[tuple[PublishedDelta, StreamChecksum]]] = {}
 
-    base: Blocks
-    deltas: Sequence[PublishedDelta]
-    draft: DeltaDraft
-    sums: dict[str, dict[int, StreamChecksum]] = field(default_factory=dict)
-    """Checksums of tensors that are being read, by the number of the delta."""
+    def sums_of(key: str) -> list[tuple[PublishedDelta, StreamChecksum]]:
+        if key not in sums:
+            having = [each for each in deltas if each.algorithm and key in each.changes]
+            sums[key] = [(each, new_checksum(each.algorithm)) for each in having]
+        return sums[key]
 
-    def run(self, rows: dict[str, int]) -> list[DeltaRow]:
-        """Return the change of each tensor, after comparing its checksums."""
-        changes: list[DeltaRow] = []
-        with closing(draft_tensors(self.draft, self._leaves(rows), self._add)) as tensors:
-            for key, leaves in tensors:
-                self._compare(key)
-                kind = CHANGED if self.draft.frames else EQUAL
-                if kind == CHANGED:
-                    self.draft.keep(key)
-                dtype = self.base.tensors.dtype(rows[key])
-                shape = self.base.tensors.shape(rows[key])
-                digests = digests_of_changes(key, dtype, shape, leaves)
-                changes.append(DeltaRow(key, kind, dtype, shape, *digests))
-        return changes
-
-    def _sums_of(self, key: str) -> dict[int, StreamChecksum]:
-        if key not in self.sums:
-            self.sums[key] = {
-                number: new_checksum(delta.algorithm)
-                for number, delta in enumerate(self.deltas)
-                if key in delta.changes and delta.algorithm
-            }
-        return self.sums[key]
-
-    def _add(self, key: str, leaf: LeafChange) -> None:
-        for checksum, octets in zip(self._sums_of(key).values(), leaf.steps, strict=True):
+    def add(key: str, leaf: LeafChange) -> None:
+        for (_, checksum), octets in zip(sums_of(key), leaf.steps, strict=True):
             checksum.update(octets)
 
-    def _compare(self, key: str) -> None:
-        for number, checksum in self._sums_of(key).items():
-            delta = self.deltas[number]
-            if checksum.hexdigest() != delta.changes[key].checksum:
-                raise CorruptCheckpoint(
-                    f"{delta.path}: {key!r} with the delta applied does not have the checksum that "
-                    f"the delta gives ({delta.algorithm}): the base is another one, or the delta is "
-                    "damaged.",
-                    _OTHER_BASE,
-                )
-        del self.sums[key]
+    changes: list[DeltaRow] = []
+    with closing(draft_tensors(draft, _leaves(base, rows, deltas), add)) as tensors:
+        for key, leaves in tensors:
+            for delta, checksum in sums_of(key):
+                if checksum.hexdigest() != delta.changes[key].checksum:
+                    raise CorruptCheckpoint(
+                        f"{delta.path}: {key!r} with the delta applied does not have the checksum "
+                        f"that the delta gives ({delta.algorithm}): the base is another one, or the "
+                        "delta is damaged.",
+                        _OTHER_BASE,
+                    )
+            del sums[key]
+            kind = CHANGED if draft.frames else EQUAL
+            if kind == CHANGED:
+                draft.keep(key)
+            dtype, shape = base.tensors.fact(rows[key])
+            digests = digests_of_changes(key, dtype, shape, leaves)
+            changes.append(DeltaRow(key, kind, dtype, shape, *digests))
+    return changes
 
-    def _leaves(self, rows: dict[str, int]) -> Generator[LeafWork]:
-        for key, row in rows.items():
-            tensor, dtype = self.base.flat(row), self.base.tensors.dtype(row)
-            changing: list[tuple[PublishedDelta, Patcher]] = []
-            for delta in self.deltas:
-                if key in delta.changes:
-                    with delta.at(key):
-                        changing.append((delta, delta.changes[key].open(dtype, tensor.nbytes)))
-            for start, stop, (read,) in leaf_reads(tensor):
-                is_last, patches = stop == tensor.nbytes, list[tuple[Patch, bool]]()
-                for delta, patcher in changing:
-                    with delta.at(key):
-                        if stop:
-                            patches.append((patcher.patch(start, stop), bool(delta.algorithm)))
-                        if is_last:
-                            patcher.finish()
-                compare = partial(_patch_leaf, start // LEAF_NBYTES, read, patches, dtype)
-                yield LeafWork(key, tensor.nbytes, compare if stop else list, is_last, [tensor])
+
+def _leaves(
+    base: Blocks, rows: Mapping[str, int], deltas: Sequence[PublishedDelta]
+) -> Generator[LeafWork]:
+    for key, row in rows.items():
+        tensor, dtype = base.flat(row), base.tensors.dtype(row)
+        changing: list[tuple[PublishedDelta, Patcher]] = []
+        for delta in deltas:
+            if key in delta.changes:
+                with delta.at(key):
+                    changing.append((delta, delta.changes[key].open(dtype, tensor.nbytes)))
+        for start, stop, (read,) in leaf_reads(tensor):
+            is_last, patches = stop == tensor.nbytes, list[tuple[Patch, bool]]()
+            for delta, patcher in changing:
+                with delta.at(key):
+                    if stop:
+                        patches.append((patcher.patch(start, stop), bool(delta.algorithm)))
+                    if is_last:
+                        patcher.finish()
+            compare = partial(_patch_leaf, start // LEAF_NBYTES, read, patches, dtype)
+            yield LeafWork(key, tensor.nbytes, compare if stop else list, is_last, [tensor])
 
 
 def _patch_leaf(
@@ -273,15 +261,15 @@ def _patch_leaf(
 @contextmanager
 def patched_source(
     base: Reader, own: Sequence[Delta], others: Sequence[PublishedDelta]
-) -> Iterator[tuple[Source, PatchedSource]]:
+) -> Iterator[tuple[Reader, PatchedSource]]:
     """Open the result of deltas, which are own ones, or ``others`` of another program."""
     with ScratchFile() as scratch:
         if others:
-            yield apply_published(base, others, scratch)
+            source, patched = apply_published(base, others, scratch)
         else:
             check_base(base, own)
-            patched = PatchedSource.of(base, own)
-            yield patched, patched
+            source = patched = PatchedSource.of(base, own)
+        yield Reader(base.path, base.format, source), patched
 
 
 @contextmanager
@@ -290,8 +278,8 @@ def applied(base: Location, deltas: Sequence[Location]) -> Iterator[Reader]:
     with ExitStack() as stack:
         own, others = open_chain(deltas, stack)
         reader = stack.enter_context(open_found(base, dequantize=False))
-        source, _ = stack.enter_context(patched_source(reader, own, others))
-        yield Reader(reader.path, reader.format, source)
+        result, _ = stack.enter_context(patched_source(reader, own, others))
+        yield result
 
 
 @named_arguments
@@ -442,13 +430,12 @@ class _Apply:
         """Write the result of deltas that follow each other; only report it if it is there."""
         last = (self.own or self.others)[-1].path
         notes = () if self.own and self.dry_run else notes_on_result(self.others)
-        with patched_source(self.reader, self.own, self.others) as (source, patched):
+        with patched_source(self.reader, self.own, self.others) as (result, patched):
             is_base = self.others and all(part.change.kind == EQUAL for part in patched.parts)
             as_it_is = self.policy is None and self.partition is None and not self.dry_run
             if is_base and self.is_in_place and as_it_is:
                 return self.settle(last, notes)
             # Plan.
-            result = Reader(self.reader.path, self.reader.format, source)
             try:
                 write = self._rewrite(result, patched)
             except TargetExists:

@@ -260,7 +260,7 @@ def open_slime(reader: Reader) -> PublishedDelta:
         checksum = user.get(key, "")
         with prefix_errors(f"{reader.path}: {key!r}"):
             tensors = reader.find(key).slices.tensors
-            dtype, shape = tensors.dtype(0), tensors.shape(0)
+            dtype, shape = tensors.fact(0)
             if dtype != "uint8" or len(shape) != 1:
                 raise invalid(f"It is {dtype} of {list(shape)}, and not a frame.")
             if len(checksum) != CHECKSUMS[algorithm][0] or not _HEX.issuperset(checksum):
@@ -400,7 +400,7 @@ def _changed_elements(
     vectors: list[tuple[str, int]] = []
     for key in (name + ending for ending in endings):
         tensors = reader.find(key).slices.tensors
-        dtype, shape = tensors.dtype(0), tensors.shape(0)
+        dtype, shape = tensors.fact(0)
         if len(shape) != 1:
             raise invalid(f"{reader.path}: {key!r} has the shape {list(shape)}.")
         vectors.append((dtype, shape[0]))

@@ -66,16 +66,15 @@ from shardvar.verbs.together.run import END, LEFT, SAVE_AGAIN, OwnShare, Run, Wa
 from shardvar.verbs.together.share_files import (
     Holding,
     ShareCall,
-    SliceName,
     discard_data,
     encode_call,
     is_same_share,
     merge_shares,
     read_call,
     read_share,
-    slice_names,
     write_share,
 )
+from shardvar.verbs.writing import SliceName, slice_names
 from shardvar.wire.strict_json import parse_json
 
 DESCRIPTION = EACH_PROCESS

@@ -32,8 +32,8 @@ The payloads stay where they are. An error before the commit leaves the checkpoi
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence, Set
-from contextlib import ExitStack, suppress
-from typing import Any, NamedTuple
+from contextlib import ExitStack, closing, suppress
+from typing import NamedTuple
 
 import numpy as np
 
@@ -82,7 +82,7 @@ from shardvar.verbs.together.share_hashes import (
     hashed,
     older_of_shares,
 )
-from shardvar.verbs.writing import check_room
+from shardvar.verbs.writing import SliceName, check_room, slice_names
 from shardvar.wire.crc import CRC32C, Checksum
 from shardvar.wire.damage import decoding, invalid
 from shardvar.wire.strict_json import parse_json
@@ -95,9 +95,6 @@ _JSON_DEPTH = 8
 
 NOT_WRITTEN = "0"
 """The token of a sink that is asked only for places and checksums."""
-
-SliceName = tuple[Any, ...]
-"""The key, dtype, full shape and region of a slice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +179,6 @@ class SavedShare:
     @property
     def has_file(self) -> bool:
         return bool((self.entries.file == _WRITTEN).any())
-
-
-def slice_names(slices: SliceTable) -> list[SliceName]:
-    every = map(slices.__getitem__, range(len(slices)))
-    return [(each.key, each.dtype, each.full_shape, each.region) for each in every]
 
 
 def plan_file(run: Run, slices: SliceTable, metadata: Metadata, token: str) -> Sink:
@@ -624,12 +616,10 @@ def _write_again(run: Run, share: SavedShare, process: int, merged: _Merged, fil
     # Move.
     old = merged.files.names[file]
     data = DataFiles(storage, [old, ""], share.index.overview.file_nbytes)
-    source = NativeSource(storage, "", storage.open(old), share.index, data)
+    source = closing(NativeSource(storage, "", storage.open(old), share.index, data))
     task = FileTask(name, name, storage, ShareWriter(planned.writer), plan, local, planned.start)
-    try:
-        found = run_task(task, source).checksums.payload
-    finally:
-        source.close()
+    with source as opened:
+        found = run_task(task, opened).checksums.payload
     if not np.array_equal(found, kept.checksum):
         cause = f"The bytes of {old} of process {process} disagree with their checksums."
         raise CorruptCheckpoint(cause, "Save again in all processes.")
@@ -675,13 +665,10 @@ def _digests(
         every = replace(every, checksum=np.full(len(every), NO_CHECKSUM), runs=None)
     every = replace(every, file=file, start=start)
     data = DataFiles(storage, [*names], sizes)
-    source = NativeSource(storage, "", storage.open(names[0]), shares[0].index, data)
-    try:
-        return found | digests_of_shares(
-            Blocks.of_entries(source, every), known, merged.metadata.ties
-        )
-    finally:
-        source.close()
+    opened = NativeSource(storage, "", storage.open(names[0]), shares[0].index, data)
+    with closing(opened) as source:
+        blocks = Blocks.of_entries(source, every)
+        return found | digests_of_shares(blocks, known, merged.metadata.ties)
 
 
 def _checksums(entries: EntryTable) -> FileChecksums:

@@ -57,8 +57,8 @@ from shardvar.planning.slices import SliceTable
 from shardvar.records import dataclass, field, replace
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.compare.blocks import Blocks, read_portion
+from shardvar.verbs.compare.claims import check_can_refer, entries_alike
 from shardvar.verbs.compare.digest import digests_of_blocks
-from shardvar.verbs.incremental import check_can_refer, entries_alike
 from shardvar.verbs.locate import Location, Path, find_checkpoint
 from shardvar.verbs.together.run import SAVE_AGAIN
 from shardvar.wire.crc import CRC32C
@@ -620,6 +620,6 @@ def digests_of_shares(
             _put_leaves(leaves, tensors.dtype(row), [*leaves.missing()], read)
             flat.check()
         for name in (key, *tied.get(key, ())):
-            found[name] = leaves.digest(name, tensors.dtype(row), tensors.shape(row))
+            found[name] = leaves.digest(name, *tensors.fact(row))
     found |= digests_of_blocks(blocks, rest)
     return {key: found[key] for key in (*tensors.keys, *ties)}

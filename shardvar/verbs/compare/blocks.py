@@ -8,7 +8,8 @@ different layouts can be walked side by side.
 
 Checksums are compared at the end of each tensor: the parts that were read are put together as in
 ``engine.evidence``, so a payload is read once even where the format has one checksum of the whole.
-The consumer of a stream can therefore believe its values only once the stream has ended.
+The consumer can therefore believe its values only once a stream has ended, or after
+``FlatTensor.check``, which is called when every read of the tensor is done, and not before.
 
 Statistics are of one such pass. Minimum, maximum, mean and standard deviation are taken over the
 finite elements; NaNs, infinities and zeros are counted. Complex numbers count by their magnitude,

@@ -161,31 +161,34 @@ def compare_with_base(
     opened = cast("NativeSource", found.format.open(found.storage, found.name))
     with closing(opened) as older:
         alike = entries_alike(older.index, entries.slices.tensors)
-        equal, references = set[str](), None
-        if alike is not None:
-            # Carried digests, else of the bytes. A digest leaves out the bits of a byte that an
-            # element does not use, and a reference does not.
-            tensors = alike.slices.tensors
-            facts = enumerate(tensors.keys)
-            keys = {key for row, key in facts if not has_unused_bits(tensors.dtype(row))}
-            carried = older.index.metadata.digests
-            known = {key: carried[key] for key in keys if key in carried}
-            if rest := keys - known.keys():
-                known |= digests_of(Reader(found.path, "shardvar", older), rest)
-            equal = {key for key, digest in known.items() if digests[key] == digest}
+        # Carried digests, else of the bytes. A digest leaves out the bits of a byte that an
+        # element does not use, and a reference does not.
+        tensors, references = alike.slices.tensors, None
+        facts = enumerate(tensors.keys)
+        keys = {key for row, key in facts if not has_unused_bits(tensors.dtype(row))}
+        carried = older.index.metadata.digests
+        known = {key: carried[key] for key in keys if key in carried}
+        if rest := keys - known.keys():
+            known |= digests_of(Reader(found.path, "shardvar", older), rest)
+        equal = {key for key, digest in known.items() if digests[key] == digest}
         # Refer.
-        if alike is not None and equal:
-            entries_of_base = take_tensors(alike, equal)
-            used, numbers = np.unique(entries_of_base.file, return_inverse=True)
-            references = References(
-                replace(entries_of_base, file=numbers),
-                [older.index.files[file] for file in used.tolist()],
-                older.index.overview.file_nbytes[used],
-                native_index_name(older.prefix),
-                older.file.stamp,
-            )
+        if equal:
+            about = older.index, older.prefix, older.file.stamp
+            references = references_to(take_tensors(alike, equal), *about)
     others = {key for key in entries.slices.tensors.keys if key not in equal}
     return take_tensors(entries, others), references, digests
+
+
+def references_to(entries: EntryTable, index: NativeIndex, prefix: str, stamp: str) -> References:
+    """Return references to entries of an older checkpoint, whose index has a stamp."""
+    used, file = np.unique(entries.file, return_inverse=True)
+    return References(
+        replace(entries, file=file),
+        [index.files[number] for number in used.tolist()],
+        index.overview.file_nbytes[used],
+        native_index_name(prefix),
+        stamp,
+    )
 
 
 def partition_of(
@@ -234,11 +237,12 @@ def check_can_refer(base: Location, target: Location) -> None:
         )
 
 
-def entries_alike(older: NativeIndex, tensors: TensorTable) -> EntryTable | None:
+def entries_alike(older: NativeIndex, tensors: TensorTable) -> EntryTable:
     """Return the entries of the older checkpoint whose key, dtype and shape a new tensor has."""
     wanted = {key: (tensors.codes[row], tensors.shape(row)) for row, key in enumerate(tensors.keys)}
     tables = []
-    for table in older.scan():
+    # Runs of another size cannot be named by an index with runs of this one.
+    for table in older.scan() if older.overview.run_nbytes == RUN_NBYTES else ():
         stored, faults = table.slices.tensors, older.faults_in(table)
         keys = {
             key
@@ -247,7 +251,4 @@ def entries_alike(older: NativeIndex, tensors: TensorTable) -> EntryTable | None
         }
         if keys:
             tables.append(take_tensors(table, keys))
-    # Runs of another size cannot be named by an index with runs of this one.
-    if not tables or older.overview.run_nbytes != RUN_NBYTES:
-        return None
     return concatenate_entries(tables)

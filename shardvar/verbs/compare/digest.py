@@ -16,9 +16,8 @@ fits ten lines of any language; with SHA-256 as ``H``, and ``+`` for one after t
 Leaves are why one tensor of many GiB is digested by several threads, and a part of it can be
 digested by itself.
 
-1. Read. One thread walks the tensors in C order (``compare.blocks``), and every checksum on the
-   way is compared.
-2. Hash. Other threads hash the leaves at the same time. SHA-256 is the slower of the two.
+Threads read portions of the tensors (``compare.blocks``) and hash their leaves, and every checksum on
+the way is compared once all portions of a tensor are read.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -2,9 +2,8 @@
 (``compare.blocks``), so that neither is ever held whole, and every checksum on the way is
 compared. A tensor that cannot be read is named with its error, and hides no other.
 
-Of large tensors, payloads that lie in a file as they are can be read from anywhere, so whichever
-thread wants a portion reads it. All else is assembled or decoded from its beginning to its end, one
-block ahead of the reader.
+Of a large tensor, whichever thread wants a portion reads it. Only a tensor that its source decodes in
+order is read from its beginning to its end, one portion ahead.
 
 Most tensors are equal: several threads find large tensors with the same bytes on both sides before
 any value is looked at. Tensors that differ or are damaged are left to the comparison of values, which

@@ -50,7 +50,6 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import DataFiles
 from shardvar.formats.native.index import RUN_NBYTES, Overview, encode_index, encode_text
-from shardvar.formats.native.names import native_index_name
 from shardvar.formats.native.source import NativeIndex, NativeSource, read_native_index
 from shardvar.formats.objects import listed_text
 from shardvar.formats.protocol import FileChecksums, FileWriter, Sink, WrittenFiles
@@ -69,6 +68,7 @@ from shardvar.records import dataclass, field, replace
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.compare.blocks import Blocks
+from shardvar.verbs.compare.claims import references_to
 from shardvar.verbs.compare.digest import digest_array
 from shardvar.verbs.together.run import Run, keys_of_some
 from shardvar.verbs.together.share_hashes import (
@@ -530,14 +530,8 @@ def _references(
     if not len(referred):
         return None
     numbers = np.array([file for _, file in borrowed], np.int64)
-    used, file = np.unique(numbers[referred.file - first], return_inverse=True)
-    return References(
-        replace(referred, file=file),
-        [older.index.files[number] for number in used.tolist()],
-        older.nbytes[used],
-        native_index_name(older.prefix),
-        older.stamp,
-    )
+    entries = replace(referred, file=numbers[referred.file - first])
+    return references_to(entries, older.index, older.prefix, older.stamp)
 
 
 def _metadata(run: Run, shares: Sequence[SavedShare], about: Metadata, keys: Set[str]) -> Metadata:

@@ -160,9 +160,7 @@ class ShareBase:
         """Return the slices of a source, cut as the older checkpoint is where that is possible."""
         entries = entries_alike(older.index, source.index.entries.slices.tensors)
         match = np.full(len(source.arrays), -1, np.int64)
-        if entries is None:
-            entries = source.index.entries.take(np.zeros(0, np.int64))
-        else:
+        if len(entries):
             rows = np.flatnonzero(~older.lost()[entries.file] & (entries.slices.nbytes > 0))
             entries = entries.take(rows)
             source, match = _cut(source, entries.slices)

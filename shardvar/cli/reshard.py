@@ -257,11 +257,7 @@ def execute(arguments: Namespace) -> int:
             error.cause, f"{error.remedy} Or save all other tensors: --keep-going."
         ) from error
     verified = [
-        # The path of only the new checkpoint, even if another shares its prefix.
-        verify_with_progress(
-            find_checkpoint(exact_path(find_target(each.path, each.format, each.format))),
-            VerifyOptions(),
-        )
+        verify_with_progress(find_checkpoint(_written(each)), VerifyOptions())
         for each in (report.ranks or (report,) if arguments.verify and not report.dry_run else ())
     ]
     if arguments.json:
@@ -350,11 +346,18 @@ def _certify(
         return
     from shardvar.verbs.derivation import certify  # few writes are certified
 
-    target = exact_path(find_target(report.path, report.format, report.format))
+    target = _written(report)
     with progress("certifying", lambda: report.nbytes) as advance:
         certify(
             target, sources, arguments.certify, force=arguments.force, progress=advance, **changes
         )
+
+
+def _written(report: WriteReport) -> str:
+    """The path of only the new checkpoint, even if another shares its prefix."""
+    if report.format == "gguf":  # one file, which only --quantize writes
+        return report.path
+    return exact_path(find_target(report.path, report.format, report.format))
 
 
 def check_certify(arguments: Namespace) -> None:

@@ -53,18 +53,36 @@ class CastSource(VerifiedSource):
         """The source that converts the payloads of another one."""
         return cls(VerifiedRows(inner, stored))
 
+    # Of entries that are not plain, ``start`` is the row of the stored one.
+
+    def files_read(self, entries: EntryTable) -> Ints:
+        plain = self.inner.files_read(entries.take(np.flatnonzero(entries.plain)))
+        stored = self.stored.take(entries.start[~entries.plain])
+        return np.union1d(plain, self.inner.files_read(stored))
+
     def in_order(self, entries: EntryTable, rows: Ints) -> Bools:
-        return self.inner.in_order(self.stored, rows)
+        answer, own = np.zeros(len(rows), np.bool), ~entries.plain[rows]
+        answer[own] = self.inner.in_order(self.stored, entries.start[rows[own]])
+        return answer
 
     def expect(self, entries: EntryTable, rows: Ints) -> None:
-        self.verified.expect(rows)
+        self.verified.expect(entries.start[rows[~entries.plain[rows]]])
 
     def decode(self, entries: EntryTable, row: int) -> memoryview | None:
-        is_same = self.stored.slices.dtype(row) == entries.slices.dtype(row)
+        after, row = entries.slices.dtype(row), int(entries.start[row])
+        is_same = self.stored.slices.dtype(row) == after
         return self.inner.decode(self.stored, row) if is_same else None
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
-        before, after = (table.slices.dtype(row) for table in (self.stored, entries))
+        if entries.plain[row]:
+            self.inner.read_into(entries, row, start, buffer)
+            return
+        key, after, row = (
+            entries.slices.key(row),
+            entries.slices.dtype(row),
+            int(entries.start[row]),
+        )
+        before = self.stored.slices.dtype(row)
         if before == after:
             self.inner.read_into(self.stored, row, start, buffer)
             return
@@ -89,7 +107,7 @@ class CastSource(VerifiedSource):
                 self.inner.read_into(self.stored, row, place, bytes_of(values))
             else:
                 values = np.frombuffer(payload[place : place + nbytes], source)
-            convert_into(portion, values, entries.slices.key(row))
+            convert_into(portion, values, key)
 
     def _read_halves(self, row: int, start: int, buffer: memoryview) -> None:
         """Fill ``buffer`` with elements of four bits, a byte each, from element ``start``."""
@@ -126,7 +144,14 @@ def cast_entries(entries: EntryTable, dtypes: dict[str, str]) -> EntryTable:
     checksum = np.where(same, entries.checksum, NO_CHECKSUM)
     # Runs are one table for all entries, so one converted tensor drops them for all.
     runs = entries.runs if same.all() else None
-    return replace(entries, slices=table, plain=entries.plain & same, checksum=checksum, runs=runs)
+    plain = entries.plain & same
+    return renumber(replace(entries, slices=table, plain=plain, checksum=checksum, runs=runs))
+
+
+def renumber(entries: EntryTable) -> EntryTable:
+    """Return entries for a ``CastSource`` that has the stored entries of the same rows."""
+    start = np.where(entries.plain, entries.start, np.arange(len(entries)))
+    return replace(entries, start=start)
 
 
 def convert_into(into: Array, values: Array, key: str) -> None:

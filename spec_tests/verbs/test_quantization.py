@@ -124,6 +124,26 @@ def test_numbers_of_codes_become_the_same_numbers(tmp_path: Path, scheme: str) -
     assert np.array_equal(one, two)
 
 
+@given(
+    partition=st.integers(1, 3),
+    scheme=st.sampled_from(["int8", "nvfp4", "q8_0"]),
+    cast=st.sampled_from(["bfloat16", {"*b.weight": "float16"}, {"*norm": "float16", "*c*": "bfloat16"}]),
+    rules=st.sampled_from([["{x:**} -> m.{x}"], ["{x:a|b|c}.weight[i j] -> {x:a|b|c}.weight[j i]", "norm -> norm"]]),
+)  # fmt: skip
+def test_one_stream_makes_what_a_map_a_cast_and_a_scheme_make_one_by_one(
+    partition: int, scheme: str, cast: Any, rules: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:  # fmt: skip
+    folder, rng = tmp_path_factory.mktemp("stream"), np.random.default_rng(partition)
+    model = {f"{key}.weight": numbers(rng, (64, 64), "float32") for key in "abc"}
+    sv.save(folder / "in", model | {"norm": model["a.weight"][0] + 1}, partition=partition)
+    one, two = target(folder, scheme), target(folder, scheme).with_stem("two")
+    sv.reshard(folder / "in", one, map=rules, cast=cast, quantize=scheme)
+    sv.reshard(folder / "in", folder / "mapped", format="npz", map=rules)
+    sv.reshard(folder / "mapped", folder / "cast", format="shardvar", cast=cast)
+    sv.reshard(folder / "cast", two, quantize=scheme)
+    assert sv.diff(one, two).equal
+
+
 @settings(max_examples=6)
 @given(data=st.data(), scheme=st.sampled_from([*OTHERS, "q5_1"]))
 def test_any_portions_and_formats_have_the_same_bytes(

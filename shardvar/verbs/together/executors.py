@@ -374,13 +374,14 @@ def run_file(
     version: str, number: int, payloads: Payloads, task: "FileTask", rows: Ints, is_cast: bool
 ) -> "tuple[int, Ints, FileReport]":
     """In a worker; with ``is_cast``, by entries before the cast. Return (number, rows, report)."""
-    from shardvar.engine.cast import CastSource  # of a write
+    from shardvar.engine.cast import CastSource, renumber  # of a write
     from shardvar.engine.files import run_task
 
     with payloads.opened(version) as source, task.storage.borrowed(task.name) as storage:
         task = replace(task, storage=storage)
         if is_cast:
             source = CastSource.of(source, payloads.entries)
+            task = replace(task, entries=renumber(task.entries))
         elif payloads.parts:
             task = replace(task, entries=payloads.entries)
         return number, rows, run_task(task, source)

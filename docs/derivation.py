@@ -100,7 +100,7 @@ def digest(tensors: Tensors) -> str:
 
 # --- Rules
 
-PART = re.compile(r"'((?:[^']|'')*)'|\{(\w+)(?:([+-][0-9]+)|:([^{}]*))?\}|([^\[\]' ()*/{}]+)")
+PART = re.compile(r"'((?:[^']|'')*)'|\{(\w+)(?:([+-][0-9]+)|:([^{}]*))?\}|([^\[\]' ()*{}]+)")
 SIDE = re.compile(rf"((?:{re.sub(r'[(](?![?])', '(?:', PART.pattern)})+)(?:\[([^\[\]]*)\])?")
 
 
@@ -110,7 +110,7 @@ class Side:
     def __init__(self, text: str, sizes: Sizes) -> None:
         text, _, ranges = text.partition(" @ ")
         found = SIDE.fullmatch(text.strip())
-        if found is None:
+        if found is None or re.fullmatch("-?[0-9][-+/0-9.eE]*", text.strip()):
             raise Unknown(f"the side {text!r}")
         self.parts: list[Any] = []  # texts, and (name, kind, more)
         for quoted, name, shift, words, plain in PART.findall(found[1]):
@@ -174,6 +174,8 @@ class Side:
                 found += part
             else:
                 name, kind, more = part
+                if name not in values:
+                    raise Unknown(f"the index {name!r}")
                 value = values[name]
                 found += (
                     more[value]
@@ -260,7 +262,8 @@ class Run:
             part for part in source.parts if not isinstance(part, str)
         ):
             if part_kind == "words":
-                numbers[name] = len(more)
+                taken = {v[name] for v in matches.values()}
+                numbers[name] = len(taken) if name in source.ranges else len(more)
             elif part_kind == "number" and matches:
                 values = {v[name] for v in matches.values()}
                 start = source.ranges.get(name, (0, None))[0]
@@ -274,7 +277,7 @@ class Run:
         for name, part_kind, more in (
             part for part in (target.parts if target else ()) if not isinstance(part, str)
         ):
-            if part_kind == "words":
+            if part_kind == "words" and name not in source.ranges:
                 numbers[name] = len(more)
         for name, (start, stop) in (target.ranges if target else {}).items():
             if stop is not None:  # the other side counts a range from 0
@@ -295,6 +298,7 @@ class Run:
     ) -> None:
         dtype, array = self.sources[key]
         sizes = {name: number_of(size, self.sizes) for name, size in self.sizes.items()}
+        sizes |= {name: numbers[name] for name in source.ranges if name in source.names}
         known = sizes | numbers
         axes = (
             source.axes if source.axes is not None else [[f".{n}"] for n in range(array.ndim)]
@@ -322,8 +326,11 @@ class Run:
         for index in product(*(range(free[name]) for name in loops)):
             at = dict(zip(loops, index, strict=True))
             shifts = {name: start for name, (start, _) in target.ranges.items()}
-            named = {name: value + shifts.get(name, 0) if isinstance(value, int) else value
-                     for name, value in {**fixed, **at}.items()}  # fmt: skip
+            named: dict[str, Any] = {
+                n: low for n, (low, stop) in target.ranges.items() if stop == low + 1
+            }
+            named |= {name: value + shifts.get(name, 0) if isinstance(value, int) else value
+                      for name, value in {**fixed, **at}.items()}  # fmt: skip
             self.fill(
                 text,
                 target.key_of(named),
@@ -427,6 +434,11 @@ def check(result_path: str, statement_path: str, paths: list[str]) -> str:
         for key, each in found.items():
             if not each.all() or (what == "used" and key not in run.taken):
                 raise NotDerived(f"{key!r} is not {what} whole")
+    none = {"moved": 0, "rounded": 0, "computed": 0}
+    if {**none, **predicate["classes"]} != {**none, "moved": len(result)}:
+        raise NotDerived(
+            f"{len(result)} tensors are moved, and the statement has other numbers"
+        )
     return f"derived: {len(result)} tensors, all moved"
 
 

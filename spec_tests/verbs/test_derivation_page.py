@@ -1,8 +1,9 @@
-"""docs/derivation.py agrees with shardvar on maps that move, knows what it does not know, and finds a changed
-element."""
+"""docs/derivation.py agrees with shardvar and its vectors on maps that move, knows what it does not know, and finds
+a changed element."""
 
 import json
 import tempfile
+from base64 import b64decode
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,25 +16,10 @@ from hypothesis import strategies as st
 import shardvar as sv
 from spec_tests.helpers.paths import module_of_page
 from spec_tests.helpers.random_maps import Case, cases
+from spec_tests.vector_generators import derivations
 
-T = np.arange(96.0, dtype=np.float32)
-MAPS: list[tuple[dict[str, Any], list[str], dict[str, int]]] = [
-    ({"gate.w": T[:6].reshape(2, 3), "up.w": T[6:12].reshape(2, 3)}, ["{s:gate|up}.w[o i] -> gate_up.w[(o s) i]"], {}),
-    ({"gu": T[:12].reshape(4, 3)}, ["gu[(s o) i] -> {s:gate|up}.w[i o]"], {}),
-    ({f"e.{e}": T[e : e + 2] for e in range(4)}, ["e.{e}[o] -> w[e o]"], {}),
-    ({"k": T[:60].reshape(3, 4, 5)}, ["k[i l o] -> layers.{l+2}.w[o i]"], {}),
-    ({"q": T[:48].reshape(24, 2)}, ["q[(n d two) i] -> k[(n two d) i]"], {"n": 4, "two": 2}),
-    (
-        {"q": T[:72].reshape(24, 3), "k": T[:36].reshape(12, 3), "v": T[9:45].reshape(12, 3)},
-        ["q[(g s d) i] -> w[(g s d) i] @ s=0:r",
-         "k[(g d) i] -> w[(g s d) i] @ s=r", "v[(g d) i] -> w[(g s d) i] @ s=r+1"],
-        {"g": 3, "r": 2},
-    ),
-    ({"t": T[:20].reshape(10, 2)}, ["t[v i] @ v=0:n -> e[v i]", "t[v i] @ v=n: -> nothing"], {"n": 8}),
-    ({"e": T[:6].reshape(3, 2), "x.f": T[:4], "y": T[:3]},
-     ["e -> a", "also e -> b", "{x:**}.f -> nothing", "rest {x:*} -> z.{x}"], {}),
-    ({f"l.{n}": T[n : n + 2] for n in range(4)}, ["l.{l} @ l=0:2 -> d.{l}", "l.{l} @ l=2:4 -> m.{l}"], {}),
-]  # fmt: skip
+VECTORS = derivations.vectors()
+VERDICTS = {0: "derived", 1: "not derived", 3: "cannot be decided"}
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +47,23 @@ def verdict(checker: ModuleType, folder: Path, tensors: dict[str, Any], given_ma
     return code
 
 
-@pytest.mark.parametrize("number", range(len(MAPS)))
-def test_maps_that_move_are_decided(checker: ModuleType, tmp_path: Path, number: int) -> None:
-    tensors, rules, sizes = MAPS[number]
-    assert verdict(checker, tmp_path, tensors, sv.Map(rules, sizes=sizes)) == 0
+def test_the_vectors_are_those_of_the_generator() -> None:
+    assert derivations.PATH.read_text(encoding="utf-8") == derivations.text()
+    assert json.loads(derivations.text()) == json.loads(json.dumps(VECTORS))
+
+
+@pytest.mark.parametrize("case", VECTORS["cases"], ids=lambda case: case["why"])
+def test_the_vectors_have_their_verdicts(
+    case: dict[str, Any], checker: ModuleType, tmp_path: Path
+) -> None:
+    for name in (case["result"], *case["sources"]):
+        (tmp_path / name).write_bytes(b64decode(VECTORS["files"][name]))
+    file = tmp_path / "statement.json"
+    file.write_text(json.dumps(case["statement"]), encoding="utf-8")
+    result, sources = tmp_path / case["result"], [tmp_path / name for name in case["sources"]]
+    assert sv.verify_derivation(result, sources, file).verdict == case["verdict"]
+    verdict = VERDICTS[checker.main([str(result), str(file), *map(str, sources)])]
+    assert verdict == ("cannot be decided" if case["needs"] else case["verdict"])
 
 
 @given(cases(np.dtype(np.float32), plain=True))
@@ -83,7 +82,7 @@ def test_what_it_does_not_know_is_not_decided(checker: ModuleType, what: str) ->
     }
     with tempfile.TemporaryDirectory() as folder:
         source, result, file = (f"{folder}/{name}" for name in ("a.npz", "b.npz", "b.json"))
-        sv.save(source, {"w": T[:6].reshape(2, 3)})
+        sv.save(source, {"w": np.arange(6.0).reshape(2, 3)})
         sv.reshard(source, result, **options[what])
         sv.certify(result, source, file, **options[what])
         assert checker.main([result, file, source]) == 3

@@ -69,7 +69,7 @@ from shardvar.verbs.lazy import lazy as lazy
 from shardvar.verbs.load import load as load
 from shardvar.verbs.lora import lora_rules as lora_rules
 from shardvar.verbs.newest import newest_checkpoint as newest_checkpoint
-from shardvar.verbs.reader import open_checkpoint as open_checkpoint
+from shardvar.verbs.load import open_checkpoint as open_checkpoint
 from shardvar.verbs.remove import remove as remove
 from shardvar.verbs.reshard import reshard as reshard
 from shardvar.verbs.save import save as save

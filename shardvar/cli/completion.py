@@ -171,7 +171,7 @@ def _keys(path: str, word: str) -> Iterator[str]:
     """Yield the keys of a checkpoint that begin with a word, or their folders; nothing if it is unreadable."""
     # Imported only for keys: the reader brings NumPy, whose import would delay every other press of
     # Tab.
-    from shardvar.verbs.reader import open_checkpoint
+    from shardvar.verbs.load import open_checkpoint
 
     with suppress(ShardvarError, OSError), open_checkpoint(path) as reader:
         # A key with a newline would be taken for two candidates.

@@ -50,7 +50,7 @@ from shardvar.verbs.compare.comparison import (
     only_dtypes,
 )
 from shardvar.verbs.compare.diff import diff
-from shardvar.verbs.reader import open_checkpoint
+from shardvar.verbs.load import open_checkpoint
 from shardvar.verbs.renaming import REGULAR, new_names
 
 if TYPE_CHECKING:

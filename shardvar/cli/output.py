@@ -689,7 +689,7 @@ def note_numbers(reader: "Reader", dequantize: bool | str) -> None:
 
 def note_dequantized(paths: Iterable[str], dequantize: bool | str) -> None:
     """As ``note_numbers``, of the checkpoints at some paths."""
-    from shardvar.verbs.reader import open_checkpoint
+    from shardvar.verbs.load import open_checkpoint
 
     for path in paths if dequantize is not False else ():
         with open_checkpoint(path, dequantize=dequantize) as reader:
@@ -720,7 +720,7 @@ def note_unread(what: str, names: Sequence[str], everything: bool) -> None:
 
 def payload_nbytes(path: str) -> int:
     """Return the payload bytes of a checkpoint, for a progress bar; 0 if unreadable."""
-    from shardvar.verbs.reader import open_checkpoint
+    from shardvar.verbs.load import open_checkpoint
 
     return nbytes_of(lambda: open_checkpoint(path))
 

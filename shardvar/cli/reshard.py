@@ -65,10 +65,10 @@ from shardvar.planning.policies import (
 from shardvar.records import replace
 from shardvar.storage.local import is_url
 from shardvar.verbs.joining import Join, Spec
+from shardvar.verbs.load import open_checkpoint
 from shardvar.verbs.locate import exact_path, find_checkpoint, find_target
 from shardvar.verbs.model_folder import paths_of_components
 from shardvar.verbs.problems import lines_of_problems
-from shardvar.verbs.reader import open_checkpoint
 from shardvar.verbs.reports import WriteReport, facts_of_write, sizes_of_write
 from shardvar.verbs.reshard import Conversions, reshard
 from shardvar.verbs.verdicts import VerifyReport

@@ -39,8 +39,9 @@ from shardvar.layout.dtypes import STRING, Array, json_number, widen_numbers
 from shardvar.pictures.words import natural_key
 from shardvar.planning.index import NO_CHECKSUM, unknown_key
 from shardvar.verbs.compare.blocks import read_scalars
+from shardvar.verbs.load import open_checkpoint
 from shardvar.verbs.problems import SCHEMA
-from shardvar.verbs.reader import LazyTensor, Reader, open_checkpoint, settings_in
+from shardvar.verbs.reader import LazyTensor, Reader, settings_in
 
 _PRINTED = 1000
 """Elements up to which a selection is printed in full."""

@@ -34,11 +34,13 @@ these use, with new numbers. It opens the checkpoint by itself.
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import accumulate, product
 from math import prod
+from typing import Any
 
 import numpy as np
 
-from shardvar.engine.arithmetic import Evaluation, KeptSums
+from shardvar.engine.arithmetic import Evaluation, KeptSums, ReadElements
 from shardvar.engine.arrays import integers_of_ranges
 from shardvar.engine.cast import convert_into
 from shardvar.engine.lattices import (
@@ -50,19 +52,31 @@ from shardvar.engine.lattices import (
     cells,
     coordinates,
     factor_lattices,
+    indices_within,
     is_dense,
     is_sparse,
     lattices_of,
 )
 from shardvar.engine.pieces import ComposedSource, KeptPayloads, Scratch, VerifiedRows
-from shardvar.engine.pool import bytes_of
+from shardvar.engine.pool import bytes_of, run_all
+from shardvar.engine.read import Request, read_batch
 from shardvar.engine.write import shrink_entries
-from shardvar.errors import UnsupportedError
+from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.protocol import Source
-from shardvar.layout.dtypes import ITEMSIZES, Array, Bools, Ints, Shape, is_whole, numpy_dtype
+from shardvar.layout.dtypes import (
+    HALVES,
+    ITEMSIZES,
+    Array,
+    Bools,
+    Ints,
+    Shape,
+    is_whole,
+    numpy_dtype,
+)
+from shardvar.layout.indexing import plan_gather
 from shardvar.layout.region import Region, regions_of_range, row_strides
 from shardvar.maps.plan import MapPlan, Piece, Target, View
-from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
+from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex, take_tensors
 from shardvar.planning.slices import SliceTable, TensorTable, pad, widen
 from shardvar.records import entity, field, frozen, replace
 from shardvar.storage.scratch import HeldPages
@@ -285,6 +299,17 @@ def _distance(index: Sequence[int], corner: Sequence[int], strides: Sequence[int
     return sum((a - b) * step for a, b, step in zip(index, corner, strides, strict=True))
 
 
+def _put(
+    values: Array, shape: Sequence[int], place: int, strides: Sequence[int], buffer: memoryview
+) -> None:
+    """Copy values to the elements of a buffer from ``place`` on that have some strides."""
+    size, dtype = values.itemsize, values.dtype
+    steps = tuple(step * size for step in strides)
+    np.ndarray(shape, dtype, buffer, place * size, steps)[...] = values
+
+
+_PAGE_NBYTES = 4096  # Ranges that lie nearer than a page are read together
+_MOST_ROWS = 4096  # Rows of which some columns are read one by one
 _MOST_PLANNED = 64  # Entries whose lattices are kept
 _COMPUTED = np.array([-1])
 
@@ -313,6 +338,8 @@ class MappedSource(ComposedSource):
     panels: Panels = field(default_factory=Panels)  # the panels that were made last
     pages: HeldPages = field(default_factory=HeldPages)  # the parts of maps that were read
 
+    targets: Mapping[str, Target] = field(default_factory=dict)
+    """The targets that are not only renamed, by key; none in another process."""
     renamed: Mapping[str, str] = field(default_factory=dict)
     """The keys of objects that the map renames, by their new names."""
 
@@ -396,7 +423,8 @@ class MappedSource(ComposedSource):
                     else:
                         names = entries.slices.key(row), entries.slices.dtype(row)
                         for some in cut.portions(PORTION):
-                            work = partial(self._compute, some, cut, recipe, there, names, buffer)
+                            gather = partial(self._elements, recipe)
+                            work = partial(self.compute, some, cut, gather, there, names, buffer)
                             parts.append(PanelPart(some.span * itemsize, work))
         return parts
 
@@ -432,11 +460,11 @@ class MappedSource(ComposedSource):
         replace(band, place=int(self.stored.start[row]) + band.place).copy(file, buffer)
         self.pages.add(file, band.span)
 
-    def _compute(
+    def compute(
         self,
         some: Lattice,
         lattice: Lattice,
-        recipe: Recipe,
+        gather: ReadElements,
         there: tuple[int, Sequence[int]],
         names: tuple[str, str],
         buffer: memoryview,
@@ -446,7 +474,6 @@ class MappedSource(ComposedSource):
         if piece.arithmetic is None:
             return
         (key, dtype), (into, into_strides) = names, there
-        gather = partial(self._elements, recipe)
         made = Evaluation(piece.arithmetic, piece.shape, gather, self.sums)
         result = made.block(some.first, some.shape)
         lost = ~np.isfinite(result)
@@ -456,9 +483,8 @@ class MappedSource(ComposedSource):
                 self._refuse(made, some, lost, key)
         rounded = np.empty(result.shape, numpy_dtype(dtype))
         convert_into(rounded.reshape(-1), np.ascontiguousarray(result).reshape(-1), key)
-        size, place = rounded.itemsize, into + _distance(some.first, lattice.first, into_strides)
-        strides = tuple(step * size for step in into_strides)
-        np.ndarray(rounded.shape, rounded.dtype, buffer, place * size, strides)[...] = rounded
+        place = into + _distance(some.first, lattice.first, into_strides)
+        _put(rounded, some.shape, place, into_strides, buffer)
 
     def _refuse(self, made: Evaluation, some: Lattice, lost: Bools, key: str) -> None:
         """Raise the error of a finite number that becomes infinite, with the numbers that it is made of."""
@@ -550,7 +576,140 @@ def mapped(
     index = TableIndex(entries, source.index.files, source.index.metadata)
     verified = VerifiedRows(source, stored)
     payloads = KeptPayloads(verified, map_scratch)
-    return entries, MappedSource(verified, origin, copied, index, sources_of, kept, payloads)
+    targets = {target.key: target for target in plan.targets}
+    return entries, MappedSource(
+        verified, origin, copied, index, sources_of, kept, payloads, targets=targets
+    )
+
+
+def read_mapped(
+    source: MappedSource,
+    requests: Sequence[Request],
+    entries: EntryTable,
+    *,
+    is_full: bool,
+    out: Any,
+) -> tuple[list[Array], list[tuple[str, Region]]]:
+    """As ``read_batch``; of the tensors that a target is made of, only the wanted elements are read."""
+    if out is not None:
+        raise ArgumentError("out= is given for tensors of a map.", "Leave it out.")
+    tensors, unverified = entries.slices.tensors, list[tuple[str, Region]]()
+    dtypes = dict(zip(tensors.keys, map(tensors.dtype, range(len(tensors))), strict=True))
+
+    def read(request: Request) -> Array:
+        key, wanted = request
+        target, dtype = source.targets[key], numpy_dtype(dtypes[key])
+        asked, bare = plan_gather(wanted, target.shape), list[tuple[str, Region]]()
+        elements = partial(_elements_of, source, is_full, bare)
+        parts = [np.empty(0, dtype)]
+        for offset, shape in zip(asked.offset.tolist(), asked.shape.tolist(), strict=True):
+            array = np.empty(shape, dtype)
+            _fill_region(source, target, Region(offset, shape), elements, array)
+            parts.append(array.reshape(-1))
+        unverified.extend([(key, asked.around)] if bare else [])
+        return asked.take(np.concatenate(parts).reshape(asked.full))
+
+    is_made = [
+        key in source.targets and not is_whole(dtypes[key]) and dtypes[key] != HALVES
+        for key, _ in requests
+    ]
+    made = iter(run_all(read, [each for each, own in zip(requests, is_made, strict=True) if own]))
+    others = [each for each, own in zip(requests, is_made, strict=True) if not own]
+    alone = take_tensors(entries, {key for key, _ in others})
+    arrays, noted = read_batch(source, others, alone, is_full=is_full)
+    stored = iter(arrays)
+    return [next(made if own else stored) for own in is_made], unverified + noted
+
+
+def _fill_region(
+    source: MappedSource, target: Target, region: Region, elements: ReadElements, array: Array
+) -> None:
+    buffer, strides = bytes_of(array), row_strides(region.shape)
+    if target.fill is not None:
+        array.reshape(-1).view(np.dtype((np.void, array.itemsize)))[:] = np.void(target.fill)
+    for piece in target.pieces if 0 not in region.shape else ():
+        view = piece.target
+        for first, shape in indices_within(view, view.start, piece.shape, region):
+            cut = Lattice(-1, piece, first, shape, 0, first)
+            into = _distance(cut.target_corner(), region.offset, strides)
+            there = into, cut.target_strides(strides)
+            if piece.arithmetic is None:
+                _put(elements(piece.source, first, shape), shape, *there, buffer)
+                continue
+            bound = piece.arithmetic.bound
+            low, counts = (*(0 for _ in bound), *first), (*bound, *shape)
+            held = {v: elements(v, low, counts) for v in piece.arithmetic.views if v.key}
+            gather = partial(_held, held, low)
+            for some in cut.portions(PORTION):
+                names = target.key, target.dtype
+                source.compute(some, cut, gather, there, names, buffer)
+
+
+def _held(
+    held: Mapping[View, Array],
+    low: Sequence[int],
+    view: View,
+    first: Sequence[int],
+    counts: Sequence[int],
+) -> Array:
+    places = zip(first, low, counts, view.steps, strict=True)
+    begins = [(a - b if axis >= 0 else 0, n) for a, b, n, (axis, _) in places]
+    return held[view][tuple(slice(begin, begin + n) for begin, n in begins)]
+
+
+def _elements_of(
+    source: MappedSource,
+    is_full: bool,
+    bare: list[tuple[str, Region]],
+    view: View,
+    first: Sequence[int],
+    counts: Sequence[int],
+) -> Array:
+    """Read the elements of a view; the extent of an index that it does not have is 1.
+
+    Along an axis (a b), a = 1:3 and b = 0:2 of 4 are the ranges 4:6 and 8:10. Ranges that lie nearer
+    than a page are read together.
+    """
+    alone = take_tensors(source.stored, {view.key})
+    tensors, digits = alone.slices.tensors, list[int]()
+    extents, nbytes = tensors.shape(0), int(ITEMSIZES[tensors.codes[0]])
+    own_counts = [n if axis >= 0 else 1 for n, (axis, _) in zip(counts, view.steps, strict=True)]
+    if 0 in own_counts:
+        return np.empty(own_counts, numpy_dtype(tensors.dtype(0)))
+    bounds, picks = list[list[tuple[int, int]]](), list[Ints]()
+    for axis in range(len(extents)):
+        own = [number for number, (of, _) in enumerate(view.steps) if of == axis]
+        own.sort(key=lambda number: -view.steps[number][1])
+        places = np.array([view.start[axis]])
+        for number in own:
+            along = first[number] + np.arange(counts[number])
+            places = np.add.outer(places, view.steps[number][1] * along).reshape(-1)
+        apart = (np.diff(places) - 1) * nbytes * prod(extents[axis + 1 :])
+        parts = np.split(places, np.flatnonzero((apart < 0) | (apart > _PAGE_NBYTES)) + 1)
+        bounds.append([(int(part[0]), int(part[-1]) + 1) for part in parts])
+        begins = accumulate((stop - start for start, stop in bounds[-1]), initial=0)
+        moved = [part - part[0] + at for part, at in zip(parts, begins, strict=False)]
+        picks.append(np.concatenate(moved))
+        digits += own
+    for axis in reversed(range(1, len(extents))):
+        missing = extents[axis] - sum(stop - start for start, stop in bounds[axis])
+        if missing * nbytes * prod(extents[axis + 1 :]) > _PAGE_NBYTES:
+            # Some columns: each row is a range of bytes.
+            rows = [[(n, n + 1) for each in some for n in range(*each)] for some in bounds[:axis]]
+            if prod(map(len, rows)) <= _MOST_ROWS:
+                bounds[:axis] = rows
+            break
+    lengths = [[*accumulate((b - a for a, b in some), initial=0)] for some in bounds]
+    ranges = [zip(*each, strict=True) if each else ((), ()) for each in product(*bounds)]
+    requests = [(view.key, Region(low, np.subtract(stop, low))) for low, stop in ranges]
+    found, noted = read_batch(source.inner, requests, alone, is_full=is_full)
+    bare.extend(noted)
+    values = np.empty([each[-1] for each in lengths], found[0].dtype)
+    places_of = (map(slice, each, each[1:]) for each in lengths)
+    for place, array in zip(product(*places_of), found, strict=True):
+        values[place] = array
+    values = np.asarray(values[np.ix_(*picks)]).reshape([counts[number] for number in digits])
+    return values.transpose(np.argsort(digits)).reshape(own_counts)
 
 
 def _tensors_of(stored: TensorTable, plan: MapPlan) -> tuple[TensorTable, Ints, Ints]:

@@ -33,8 +33,9 @@ from shardvar.records import entity, replace
 from shardvar.verbs.arguments import texts_of
 from shardvar.verbs.background import PendingSave, Staging, Turn, save_next
 from shardvar.verbs.compare.claims import digest_arrays
+from shardvar.verbs.load import open_checkpoint
 from shardvar.verbs.locate import Location, Path, find_target
-from shardvar.verbs.reader import Reader, open_checkpoint
+from shardvar.verbs.reader import Reader
 from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.save import WRITER
 from shardvar.verbs.together.fence import telling

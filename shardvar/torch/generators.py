@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from shardvar.torch.training_states import gather_over_group, load_state, processes, save_state
+from shardvar.verbs.load import open_checkpoint
 from shardvar.verbs.locate import Path
-from shardvar.verbs.reader import open_checkpoint
 
 _KEY = "rng"
 

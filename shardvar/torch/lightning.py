@@ -19,8 +19,8 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 
 from shardvar.torch.leaves import torch_dtype
 from shardvar.torch.training_states import alone, load_state, save_state
+from shardvar.verbs.load import open_checkpoint
 from shardvar.verbs.locate import Path
-from shardvar.verbs.reader import open_checkpoint
 from shardvar.verbs.remove import remove
 
 _REST, _TENSOR = "shardvar.rest", "shardvar.tensor"

@@ -46,8 +46,9 @@ from shardvar.records import dataclass, entity, replace
 from shardvar.torch.leaves import as_tensor, memory_of, torch_dtype
 from shardvar.verbs.arguments import check_string, texts_of
 from shardvar.verbs.lazy import lazy
+from shardvar.verbs.load import open_checkpoint
 from shardvar.verbs.locate import Path
-from shardvar.verbs.reader import Reader, check_verify, open_checkpoint
+from shardvar.verbs.reader import Reader, check_verify
 from shardvar.verbs.together.fence import commit_left
 from shardvar.verbs.together.run import Run, SaveOptions, find_run
 from shardvar.verbs.together.shares import LocalShard, save_with_objects

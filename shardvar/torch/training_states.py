@@ -44,8 +44,9 @@ from shardvar.torch.leaves import (
 from shardvar.torch.storage import TensorTarget, fill_tensors, items_of
 from shardvar.verbs.arguments import texts_of
 from shardvar.verbs.background import PendingSave, Turn, save_next
+from shardvar.verbs.load import open_checkpoint
 from shardvar.verbs.locate import Path
-from shardvar.verbs.reader import Reader, open_checkpoint
+from shardvar.verbs.reader import Reader
 from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.together.fence import telling
 from shardvar.verbs.together.run import Peers, Run, SaveOptions, find_run

@@ -1,4 +1,4 @@
-"""Load: the tensors of a checkpoint as arrays.
+"""Open a checkpoint, or load its tensors as arrays.
 
 find the checkpoint, its entries, and the entries of the wanted keys
 plan    whole tensors from the slices that hold them; with ``mmap``, views of tensors that are
@@ -20,8 +20,8 @@ from shardvar.layout.dtypes import HALVES, NAMES, STRING, Array, Ints, has_value
 from shardvar.planning.index import DELTA, EntryTable
 from shardvar.planning.plan import plan_copies
 from shardvar.verbs.arguments import named_arguments, strings_of
-from shardvar.verbs.locate import Path
-from shardvar.verbs.reader import Reader, check_verify, first_fault, open_checkpoint
+from shardvar.verbs.locate import Path, find_checkpoint
+from shardvar.verbs.reader import Reader, check_verify, first_fault, open_found
 
 if TYPE_CHECKING:
     from shardvar.verbs.mapping import MapLike
@@ -29,6 +29,53 @@ if TYPE_CHECKING:
 _READ = (STRING, HALVES, "bool")
 """Dtypes that are never mapped: strings and packed elements must be decoded, and a bool of a byte other than 0 and 1
 must be refused."""
+
+
+@named_arguments
+def open_checkpoint(
+    path: Path, *, dequantize: bool | str = False, map: "MapLike | None" = None
+) -> Reader:
+    """Open a checkpoint for reading. Formats with an index open in constant time, however many
+    tensors they hold.
+
+    Parameters
+    ----------
+    path : path_like
+        The checkpoint: a prefix, an index file, a folder, a data file, or a URL of one of these.
+    dequantize : bool or dtype, default False
+        Return the numbers of quantised tensors (GGUF, FP8, GPTQ and others), without their scales: as the
+        dtype given, bfloat16, float16 or float32. With True, GGUF becomes float32, and others as
+        ``config.json`` says, or bfloat16.
+    map : Map, path_like or list of str, optional
+        A map between model families, as ``sv.Map``: the reader has the tensors that it makes. A part of
+        one is read from the elements that it is made of, and no others.
+
+    Returns
+    -------
+    Reader
+        The open checkpoint, a context manager.
+
+    Raises
+    ------
+    CheckpointNotFound
+        If there is no checkpoint at ``path``.
+    AmbiguousPath
+        If ``path`` matches several checkpoints.
+    CheckpointError
+        If the index is damaged: ``MalformedCheckpoint``, ``CorruptCheckpoint`` and the like.
+    UnsupportedError
+        If this release does not read the file that is there.
+    """
+    reader = open_found(find_checkpoint(path), dequantize=dequantize)
+    if map is None:
+        return reader
+    from shardvar.verbs.mapping import as_map, map_reader  # only with a map
+
+    try:
+        return map_reader(reader, as_map(map))
+    except BaseException:
+        reader.close()
+        raise
 
 
 @named_arguments
@@ -102,15 +149,11 @@ def load(
     """
     check_verify(verify)
     # Find.
-    with open_checkpoint(path, dequantize=dequantize) as reader, reader.explain_policy():
+    with open_checkpoint(path, dequantize=dequantize, map=map) as reader, reader.explain_policy():
         if DELTA in reader.index.metadata.user:
             raise delta_error(reader.path, reader.index)
         if map is None and not mmap and reader.source.traits is not None:
             prefer_whole(reader.index)
-        if map is not None:
-            from shardvar.verbs.mapping import as_map, map_reader  # only with a map
-
-            reader = map_reader(reader, as_map(map))
         if keys is None and (fault := first_fault(reader)):
             raise fault.at()
         entries = reader.entries() if keys is None else reader.find_many(strings_of(keys, "keys"))

@@ -23,9 +23,10 @@ from typing import Any
 from shardvar.errors import InconsistentTensor, MapError, UnsupportedError
 from shardvar.maps.map import Map
 from shardvar.maps.matching import read_beside
+from shardvar.verbs.load import open_checkpoint
 from shardvar.verbs.locate import Path
 from shardvar.verbs.mapping import tensor_difference
-from shardvar.verbs.reader import Reader, open_checkpoint
+from shardvar.verbs.reader import Reader
 
 _CONFIG = "adapter_config.json"
 _PREFIX = "base_model.model."

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from shardvar.engine.mapped import MappedSource, mapped
+from shardvar.engine.mapped import MappedSource, mapped, read_mapped
 from shardvar.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -420,4 +420,5 @@ def planned_reader(reader: Reader, plan: MapPlan, objects: Mapping[str, str]) ->
         source.index, faults={name: reader.faults[key] for key, name in objects.items()}
     )
     old = {name: key for key, name in objects.items()}
-    return Reader(reader.path, reader.format, replace(source, index=index, renamed=old))
+    source = replace(source, index=index, renamed=old)
+    return Reader(reader.path, reader.format, source, _batch=read_mapped)

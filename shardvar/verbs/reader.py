@@ -8,7 +8,7 @@ a region, reads that, and picks from it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, KeysView, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, KeysView, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from math import prod
 from types import TracebackType
@@ -40,8 +40,8 @@ from shardvar.planning.index import (
     of_tensors,
 )
 from shardvar.records import dataclass, field
-from shardvar.verbs.arguments import check_string, named_arguments
-from shardvar.verbs.locate import Location, Path, find_checkpoint
+from shardvar.verbs.arguments import check_string
+from shardvar.verbs.locate import Location
 from shardvar.verbs.parameters import may_be_codes
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from shardvar.verbs.dequantization import LogicalTensors
     from shardvar.verbs.holders import GridRule
 
-__all__ = ["LazyTensor", "Reader", "open_checkpoint"]
+__all__ = ["LazyTensor", "Reader"]
 
 
 def check_verify(verify: Any) -> None:
@@ -164,6 +164,7 @@ class Reader(Mapping[str, LazyTensor]):
     _faults: dict[str, CheckpointError] | None = None
     _storage: "Storage | None" = None
     _logical: "LogicalTensors | None" = None
+    _batch: Callable[..., Any] | None = None  # Reads requests, in the place of ``read_batch``
     _rule: "GridRule | None" = None
 
     __eq__ = object.__eq__
@@ -370,7 +371,7 @@ class Reader(Mapping[str, LazyTensor]):
 
         entries = self.find_many(dict.fromkeys(key for key, _ in wanted))
         with self.explain_policy():
-            arrays, unverified = read_batch(
+            arrays, unverified = (self._batch or read_batch)(
                 self.source, wanted, entries, is_full=verify == "full", out=out
             )
         self.unverified += unverified
@@ -559,39 +560,6 @@ class Reader(Mapping[str, LazyTensor]):
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-@named_arguments
-def open_checkpoint(path: Path, *, dequantize: bool | str = False) -> Reader:
-    """Open a checkpoint for reading. Formats with an index open in constant time, however many
-    tensors they hold.
-
-    Parameters
-    ----------
-    path : path_like
-        The checkpoint: a prefix, an index file, a folder, a data file, or a URL of one of these.
-    dequantize : bool or dtype, default False
-        Return the numbers of quantised tensors (GGUF, FP8, GPTQ and others), without their scales: as the
-        dtype given, bfloat16, float16 or float32. With True, GGUF becomes float32, and others as
-        ``config.json`` says, or bfloat16.
-
-    Returns
-    -------
-    Reader
-        The open checkpoint, a context manager.
-
-    Raises
-    ------
-    CheckpointNotFound
-        If there is no checkpoint at ``path``.
-    AmbiguousPath
-        If ``path`` matches several checkpoints.
-    CheckpointError
-        If the index is damaged: ``MalformedCheckpoint``, ``CorruptCheckpoint`` and the like.
-    UnsupportedError
-        If this release does not read the file that is there.
-    """
-    return open_found(find_checkpoint(path), dequantize=dequantize)
 
 
 def open_found(found: Location, *, dequantize: bool | str) -> Reader:

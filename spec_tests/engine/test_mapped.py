@@ -2,6 +2,7 @@
 transposes and reshapes make of the sources."""
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from shardvar.layout.dtypes import numpy_dtype
 from shardvar.layout.region import Region
 from shardvar.maps.plan import MapPlan, Piece, Target, View
 from shardvar.planning.index import EntryTable, Metadata
+from shardvar.storage.local import LocalReadableFile
 from shardvar.storage.scratch import map_scratch
 from shardvar.verbs.locate import find_target
 from shardvar.verbs.reader import Reader
@@ -28,6 +30,7 @@ from shardvar.verbs.writing import carry_out, plan_checkpoint
 from spec_tests.helpers.map_plans import map_cases
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 from spec_tests.helpers.nearest import nearest
+from spec_tests.helpers.random_maps import Case, cases
 
 EXAMPLES = 1000 if os.environ.get("EXHAUSTIVE") else 40
 FORMATS = ["shardvar", "safetensors", "npz", "zarr", "torch", "deflated"]
@@ -275,3 +278,64 @@ def test_the_answers_about_a_target_are_those_of_its_sources(tmp_path: Path) -> 
         found = opened(reader, INTERLEAVED)[0].source
         assert found.is_guarded("t") and not found.is_part("t") and not found.compare_bytes("t")
         assert not found.storage_errors(["t"]) and not found.encodings()
+
+
+@given(case=cases(np.dtype(np.float32), plain=False), data=st.data())
+def test_a_part_is_read_through_a_map_as_a_part_of_the_whole(
+    case: Case, data: st.DataObject
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        given_map = sv.Map(case.rules(), sizes=case.sizes())
+        sv.save(f"{folder}/a", case.sources, partition=data.draw(st.integers(1, 3)))
+        whole, requests = sv.load(f"{folder}/a", map=given_map), []
+        for key, array in whole.items():
+            ranges = [sorted(data.draw(st.tuples(*2 * [st.integers(0, n)]))) for n in array.shape]
+            requests.append((key, tuple(slice(*each) for each in ranges)))
+        with sv.open_checkpoint(f"{folder}/a", map=given_map) as reader:
+            verify = data.draw(st.sampled_from(["auto", "full"]))
+            found = reader.read_many(requests, verify)
+    for (key, index), array in zip(requests, found, strict=True):
+        assert array.tobytes() == whole[key][index].tobytes()
+
+
+QKV = sv.Map(
+    [
+        "h.{l}.{s:q|k|v}[(n d) i] -> layers.{l}.qkv[(n s d) i]",
+        "qkv[(n s d) i] -> {s:q|k|v}.w[(n d) i]",
+        "stack[e i o] -> e.{e}[o i] as float16",
+        "x -> y",
+    ],
+    sizes={"n": 8, "s": 3},
+)
+PARTS = {"layers.0.qkv": 0, "q.w": 0, "e.1": 1, "y": 0, "layers.1.qkv": 1}
+"""The axis along which each target is cut."""
+
+
+@pytest.mark.parametrize("form", ["torch", "orbax", "safetensors"])
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_rank_reads_through_a_map_only_its_own_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, rank: int
+) -> None:
+    rng, read = np.random.default_rng(0), [0]
+    shapes = {f"h.{n}.{key}": (64, 16384) for n in range(2) for key in "qkv"}
+    shapes |= {"qkv": (192, 16384), "stack": (2, 64, 4096), "x": (64, 4096)}
+    state = {key: rng.normal(size=shape).astype(np.float32) for key, shape in shapes.items()}
+    sv.save(tmp_path / "a", state, format=form, partition=None if form == "safetensors" else 4)
+    whole = sv.load(tmp_path / "a", map=QKV)
+    real = LocalReadableFile.read_into
+
+    def read_into(file: LocalReadableFile, start: int, buffer: memoryview) -> None:
+        read[0] += buffer.nbytes
+        real(file, start, buffer)
+
+    with sv.open_checkpoint(tmp_path / "a", map=QKV) as reader:
+        monkeypatch.setattr(LocalReadableFile, "read_into", read_into)
+        monkeypatch.setattr(LocalReadableFile, "map", None)
+        for key, axis in PARTS.items():
+            count = whole[key].shape[axis] // 4
+            index = (slice(None),) * axis + (slice(rank * count, (rank + 1) * count),)
+            read[0] = 0
+            (array,) = reader.read_many([(key, index)])
+            assert np.array_equal(array, whole[key][index])
+            share = array.size * state["x"].itemsize
+            assert share <= read[0] <= 1.1 * share, key

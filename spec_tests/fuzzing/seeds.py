@@ -10,7 +10,7 @@ import numpy as np
 
 from shardvar.errors import ShardvarError
 from shardvar.reference.objects.stored_graph import GRAPH_KEY
-from shardvar.verbs.reader import open_checkpoint
+from shardvar.verbs.load import open_checkpoint
 from shardvar.verbs.save import save
 from shardvar.wire.block_file import encode_index_block, open_block_file
 from shardvar.wire.sstable import open_table

@@ -57,7 +57,7 @@ def test_opening_a_file_without_checksums_loads_neither_metadata_of_packages_nor
     sv.save(tmp_path / "m.safetensors", {"x": [1.0]})
     code = (
         "import sys, shardvar.cli.inspect\n"
-        "from shardvar.verbs.reader import open_checkpoint\n"
+        "from shardvar.verbs.load import open_checkpoint\n"
         f"open_checkpoint({str(tmp_path / 'm.safetensors')!r}).close()\n"
         "print(*{'importlib.metadata', 'crc32c', 'shardvar.planning.policies'} & set(sys.modules))"
     )

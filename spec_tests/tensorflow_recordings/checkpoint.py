@@ -16,7 +16,7 @@ from shardvar.reference.objects.export import export, load_exported
 from shardvar.reference.objects.stored_graph import GRAPH_KEY
 from shardvar.reference.training.module import Module
 from shardvar.reference.variables import ShardedVariable, Variable
-from shardvar.verbs.reader import open_checkpoint
+from shardvar.verbs.load import open_checkpoint
 from spec_tests.tensorflow_recordings.cases import (
     AnyOf,
     Outcome,

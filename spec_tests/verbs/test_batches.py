@@ -12,7 +12,7 @@ import shardvar as sv
 from shardvar.errors import ArgumentError, CorruptCheckpoint, OutOfRange, UnknownKey
 from shardvar.formats.table import format_named
 from shardvar.layout.region import Region
-from shardvar.verbs.reader import open_checkpoint
+from shardvar.verbs.load import open_checkpoint
 from spec_tests.helpers.hypothesis_strategies import (
     Array,
     any_indexes,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.verbs.reader import open_checkpoint
+from shardvar.verbs.load import open_checkpoint
 from spec_tests.helpers.format_protocol import GOLDEN, expectation, golden_cases
 from spec_tests.helpers.hypothesis_strategies import same
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket

@@ -47,8 +47,7 @@ from shardvar.planning.policies import (
 )
 from shardvar.planning.slices import Assignment, Capabilities, SliceTable
 from shardvar.storage.local import LocalStorage
-from shardvar.verbs.load import load
-from shardvar.verbs.reader import open_checkpoint
+from shardvar.verbs.load import load, open_checkpoint
 from shardvar.verbs.reshard import reshard
 from shardvar.verbs.save import save
 from spec_tests.helpers.hypothesis_strategies import (

@@ -42,8 +42,8 @@ from shardvar.reference.tracking import ContainerNode, ObjectGraph, Trackable, n
 from shardvar.reference.variables import ResourceVariable, Variable
 from shardvar.verbs.arguments import texts_of
 from shardvar.verbs.background import PendingSave, Turn, start_save
+from shardvar.verbs.load import open_checkpoint
 from shardvar.verbs.locate import Location, Path, find_target
-from shardvar.verbs.reader import open_checkpoint
 from shardvar.verbs.reports import WriteReport
 
 

@@ -92,8 +92,9 @@ from shardvar.reference.tracking import ContainerNode, ObjectGraph, Stateful, Tr
 from shardvar.reference.variables import ShardedVariable, Variable, VariableInterface
 from shardvar.storage.local import LocalStorage, split_path
 from shardvar.verbs.arguments import texts_of
+from shardvar.verbs.load import open_checkpoint
 from shardvar.verbs.locate import Path, find_target
-from shardvar.verbs.reader import Reader, open_checkpoint
+from shardvar.verbs.reader import Reader
 from shardvar.verbs.reports import WriteReport
 from shardvar.wire.damage import invalid
 from shardvar.wire.protobuf import encode_bytes_field, encode_varint

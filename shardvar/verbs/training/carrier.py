@@ -5,6 +5,7 @@ from threading import Condition, Thread
 from typing import Any
 
 from shardvar.errors import log_warning
+from shardvar.verbs.load import open_checkpoint
 
 
 class Carrier:
@@ -61,8 +62,7 @@ class Carrier:
                 self._error = error
 
     def _copy(self, number: int) -> None:
-        from shardvar.verbs.reader import open_checkpoint  # only where steps have a second place
-        from shardvar.verbs.reshard import reshard
+        from shardvar.verbs.reshard import reshard  # only where steps have a second place
 
         source = self._source(number)
         with open_checkpoint(source) as reader:

@@ -20,10 +20,11 @@ def execute(arguments: Namespace) -> int:
     make: Callable[..., DeltaReport]
     given = map_of(arguments)
     if arguments.compact:
-        if arguments.dialect or arguments.versions or given or arguments.map_base:
+        changes = given, arguments.map_base, arguments.cast
+        if arguments.dialect or arguments.versions or any(changes):
             raise ArgumentError(
-                "--compact joins deltas of shardvar, and a dialect or a map is given.",
-                "Leave --dialect, --versions and the map out.",
+                "--compact joins deltas of shardvar, and a dialect, a map or a cast is given.",
+                "Leave --dialect, --versions, --cast and the map out.",
             )
         if len(sources) < 2:
             raise ArgumentError(
@@ -38,7 +39,7 @@ def execute(arguments: Namespace) -> int:
                 "Give the checkpoint before, the one after, and the delta: shardvar delta A B OUT.",
             )
         options = {"dialect": arguments.dialect, "versions": arguments.versions, "map": given}
-        options["map_base"] = arguments.map_base
+        options |= {"map_base": arguments.map_base, "cast": arguments.cast}
         doing, make = "comparing", partial(delta, sources[0], sources[1], out, **options)
     with progress(doing, lambda: sum(map(payload_nbytes, sources))) as advance:
         report = make(progress=advance, force=arguments.force, dry_run=arguments.dry_run)

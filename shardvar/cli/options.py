@@ -507,6 +507,7 @@ paths=PATH+  A, B and OUT, the new delta; with --compact, deltas in order and OU
     step_000007.safetensors)
 --map MAP  compare what a map makes of B with A: {_MAP}
 --map-base  with --map: A has the names of B, and is mapped as well
+--cast DTYPE  round the float tensors of B, or what the map makes of them, to DTYPE
 <map>
 <dry-run>
 --force  replace an existing OUT

@@ -34,7 +34,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.protocol import Source
 from shardvar.formats.table import format_of_name
-from shardvar.layout.dtypes import is_whole
+from shardvar.layout.dtypes import is_floating, is_whole, parse_dtype
 from shardvar.layout.region import regions_of_range
 from shardvar.maps.map import (
     Map,
@@ -400,6 +400,14 @@ def map_and_report(
     check_left_out(reader, given, copies, left_out)
     made = planned_reader(reader, found.plan, found.renamed)
     return made, lambda: map_report(given.parsed, found, tensors, len(objects))
+
+
+def cast_reader(reader: Reader, dtype: str) -> Reader:
+    """Return a reader whose floating-point tensors are rounded to a dtype."""
+    name, tensors = parse_dtype(dtype), reader.entries().slices.tensors
+    keys = [key for row, key in enumerate(tensors.keys) if is_floating(tensors.dtype(row))]
+    rules = [f"{quoted_key(key)} -> {quoted_key(key)} as {name}" for key in keys]
+    return map_reader(reader, Map([*rules, *["rest {x:**} -> {x}"] * (len(keys) < len(reader))]))
 
 
 def renamed_reader(

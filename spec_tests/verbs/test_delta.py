@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
+from shardvar.cli import main
 from shardvar.errors import (
     ArgumentError,
     CheckpointError,
@@ -768,6 +769,29 @@ def test_a_delta_through_a_map_makes_what_the_map_makes(
     assert [each.key for each in report.tensors if each.kind != "equal"] == ["layers.1.w"]
     sv.apply(engine, path, tmp_path / "result.safetensors")
     assert sv.diff(tmp_path / "e2.safetensors", tmp_path / "result.safetensors").equal
+
+
+def test_a_cast_after_a_map_is_the_rounding_of_its_rules(tmp_path: Path) -> None:
+    """Also without a map; other tensors than those of floats stay."""
+    rng = np.random.default_rng(0)
+    state = {"h.0.w": rng.normal(size=(40, 30)).astype(np.float32), "step": np.arange(3)}
+    rules = ["h.{l}.w[i o] -> layers.{l}.w[o i]", "step -> step"]
+    for name in "12":
+        sv.save(tmp_path / f"t{name}", state, partition=3)
+        sv.reshard(tmp_path / f"t{name}", tmp_path / f"e{name}", map=rules, cast="bfloat16")
+        state = {"h.0.w": state["h.0.w"] * (rng.random((40, 30)) > 0.05), "step": state["step"] + 1}
+    words = [each for rule in rules for each in ("--rule", rule)]
+    paths = [tmp_path / each for each in ("e1", "t2", "d")]
+    assert main(["delta", *map(str, paths), *words, "--cast", "bfloat16"]) == 0
+    sv.apply(tmp_path / "e1", tmp_path / "d", tmp_path / "result")
+    assert sv.diff(tmp_path / "e2", tmp_path / "result").equal
+    report = sv.delta(
+        tmp_path / "t1", tmp_path / "t2", tmp_path / "both", map=rules, map_base=True, cast="bf16"
+    )
+    assert report.result == sv.digest(tmp_path / "e2").checkpoint
+    sv.reshard(tmp_path / "t1", tmp_path / "half", cast="float16")
+    report = sv.delta(tmp_path / "half", tmp_path / "t1", tmp_path / "none", cast="float16")
+    assert {each.kind for each in report.tensors} == {"equal"}
 
 
 def test_a_base_is_mapped_only_by_a_map(tmp_path: Path) -> None:

@@ -183,6 +183,48 @@ def test_a_lineage_is_walked_and_a_missing_link_is_named(
     assert found.ok and found.sources == (str(result),)
 
 
+def test_one_lineage_has_a_delta_a_merge_a_conversion_and_a_quantisation(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rng, layer = np.random.default_rng(0), "model.layers.0.self_attn.q_proj"
+    weight = rng.normal(size=(64, 32)).astype(np.float32)
+    base = {f"{layer}.weight": weight, "model.norm.weight": np.ones(32)}
+    sv.save("base", base)
+    sv.save("trained", base | {f"{layer}.weight": weight * (rng.random((64, 32)) > 0.1)})
+    sv.delta("base", "trained", "delta")
+    shapes = {"A": (2, 32), "B": (64, 2)}
+    factors = {
+        f"base_model.model.{layer}.lora_{each}.weight": rng.normal(size=shape).astype(np.float32)
+        for each, shape in shapes.items()
+    }
+    sv.save("adapter/adapter_model.safetensors", factors)
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]}
+    Path("adapter/adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
+    rule = f"{layer}.weight[(n two d) i] -> q.weight[(n d two) i]"
+    for number, words in enumerate(
+        [
+            ("apply", "base", "delta", "applied.safetensors"),
+            ("reshard", "applied.safetensors", "merged.safetensors", "--lora", "adapter"),
+            ("reshard", "merged.safetensors", "converted", "--rule", rule, "--size", "n=4", "--size", "two=2",
+             "--rule", "rest {x:**} -> {x}", "--format", "shardvar"),
+            ("reshard", "converted", "small.gguf", "--quantize", "q8_0", "--cast", "*norm*=float32"),
+        ]
+    ):  # fmt: skip
+        done = run(*words, "--certify", f"{number}.json")
+        assert done.code == 0, done.err
+    given = ["base", "delta", "applied.safetensors", "merged.safetensors", "adapter", "converted"]
+    claims = [f"{number}.json" for number in range(4)]
+    assert sv.verify_derivation("small.gguf", given, claims).ok
+    for lost in given:
+        found = sv.verify_derivation("small.gguf", [each for each in given if each != lost], claims)
+        assert found.verdict == "cannot be decided" and lost in str(found)
+    for lost in claims[:2]:  # without one, the walk ends there
+        found = sv.verify_derivation("small.gguf", given, [each for each in claims if each > lost])
+        assert found.ok and len(found.sources) < len(given)
+    assert sv.verify_derivation("small.gguf", given, claims[:3]).verdict != "derived"
+
+
 def test_the_commands_write_and_decide(run: Run, tmp_path: Path) -> None:
     source, result, file = tmp_path / "a", tmp_path / "b.npz", tmp_path / "b.json"
     sv.save(source, model(), partition=2)

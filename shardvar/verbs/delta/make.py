@@ -73,6 +73,7 @@ def delta(
     dry_run: bool = False,
     map: "MapLike | None" = None,
     map_base: bool = False,
+    cast: str | None = None,
     progress: Progress = lambda _nbytes: None,
 ) -> DeltaReport:
     """Store what changed from one checkpoint to another, so that ``apply`` makes the second of the
@@ -102,6 +103,9 @@ def delta(
         with ``a``. So a trainer's checkpoint is published under the names and dtypes of an engine.
     map_base : bool, default False
         Map ``a`` as well, which then has the names of ``b``.
+    cast : dtype, optional
+        Round the floating-point tensors of ``b`` to this dtype, or what the map makes of them; with
+        ``map_base``, also those of ``a``.
     progress : callable, optional
         Called with numbers of payload bytes of both checkpoints as they are read.
 
@@ -171,7 +175,7 @@ def delta(
         a_and_b = [stack.enter_context(open_found(each, dequantize=False)) for each in found]
         for each, reader in zip(found, a_and_b, strict=True):
             check_no_delta(each.path, each.storage, each.format.name, reader.index)
-        a_and_b = _through(map, map_base, *a_and_b)
+        a_and_b = _through(map, map_base, cast, *a_and_b)
         scratch = stack.enter_context(ScratchFile())
         # Compare and digest.
         draft = DeltaDraft(scratch)
@@ -193,17 +197,24 @@ def delta(
         return write_delta(goal, contents, draft, after, force=force, dry_run=dry_run)
 
 
-def _through(given: Any, is_base_mapped: bool, a: Reader, b: Reader) -> list[Reader]:
-    """Return both checkpoints, the second as a map makes it, and the first if that is asked for."""
-    if given is not None:
-        from shardvar.verbs.mapping import as_map, map_reader  # few deltas have one
-
-        made = as_map(given, paths=[b.path])
-        return [map_reader(a, made) if is_base_mapped else a, map_reader(b, made)]
-    if is_base_mapped:
+def _through(
+    given: Any, is_base_mapped: bool, cast: str | None, a: Reader, b: Reader
+) -> list[Reader]:
+    """Return both checkpoints, the second as a map and a cast make it, and the first if that is asked for."""
+    if given is None and is_base_mapped:
         remedy = "Leave map_base= (--map-base) out."
         raise ArgumentError("There is no map, so none is used for the base.", remedy)
-    return [a, b]
+    if given is None and cast is None:
+        return [a, b]
+    from shardvar.verbs.mapping import as_map, cast_reader, map_reader  # few deltas have one
+
+    sides = [a, b] if is_base_mapped else [b]
+    if given is not None:
+        made = as_map(given, paths=[b.path])
+        sides = [map_reader(each, made) for each in sides]
+    if cast is not None:
+        sides = [cast_reader(each, cast) for each in sides]
+    return [a, *sides][-2:]
 
 
 # What became of each tensor.

@@ -18,7 +18,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import is_dataclass
 from functools import partial
 from html import escape
 from random import Random
@@ -35,6 +35,7 @@ from shardvar.conformance.calls import Broken, Calls, KeptByRefusal, NotClaimed,
 from shardvar.conformance.rules import LEVELS, Rule, rules_of
 from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import Array
+from shardvar.records import asdict, dataclass, field, fields, frozen, replace
 
 KEPT = "kept"
 BROKEN = "broken"
@@ -49,14 +50,14 @@ FAILURES = (BROKEN, UNEXPECTED_PASS)
 SOMETIMES = "sometimes"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Expected:
     reason: str
     sometimes: bool = False
     """True if only some runs find a case that breaks it, so both results are expected."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Counterexample:
     """The smallest case that was found to break a rule."""
 
@@ -297,7 +298,7 @@ _STYLES = {KEPT: "green", BROKEN: "red", UNEXPECTED_PASS: "red"}
 _STYLES |= dict.fromkeys((EXPECTED_FAILURE, BROKEN_SOMETIMES), "yellow")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Report:
     spec: str
     """The name of the adapter, ``package.module:Name``."""

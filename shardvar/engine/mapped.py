@@ -309,6 +309,7 @@ def _put(
 
 
 _PAGE_NBYTES = 4096  # Ranges that lie nearer than a page are read together
+_MOST_COMPUTED = 1 << 22  # elements of a part that are computed at a time
 _MOST_ROWS = 4096  # Rows of which some columns are read one by one
 _MOST_PLANNED = 64  # Entries whose lattices are kept
 _COMPUTED = np.array([-1])
@@ -593,32 +594,34 @@ def read_mapped(
     """As ``read_batch``; of the tensors that a target is made of, only the wanted elements are read."""
     if out is not None:
         raise ArgumentError("out= is given for tensors of a map.", "Leave it out.")
-    tensors, unverified = entries.slices.tensors, list[tuple[str, Region]]()
-    dtypes = dict(zip(tensors.keys, map(tensors.dtype, range(len(tensors))), strict=True))
+    unverified = list[tuple[str, Region]]()
 
     def read(request: Request) -> Array:
         key, wanted = request
-        target, dtype = source.targets[key], numpy_dtype(dtypes[key])
+        target = source.targets[key]
         asked, bare = plan_gather(wanted, target.shape), list[tuple[str, Region]]()
         elements = partial(_elements_of, source, is_full, bare)
-        parts = [np.empty(0, dtype)]
+        parts = [np.empty(0, numpy_dtype(target.dtype))]
         for offset, shape in zip(asked.offset.tolist(), asked.shape.tolist(), strict=True):
-            array = np.empty(shape, dtype)
+            array = np.empty(shape, parts[0].dtype)
             _fill_region(source, target, Region(offset, shape), elements, array)
             parts.append(array.reshape(-1))
         unverified.extend([(key, asked.around)] if bare else [])
         return asked.take(np.concatenate(parts).reshape(asked.full))
 
-    is_made = [
-        key in source.targets and not is_whole(dtypes[key]) and dtypes[key] != HALVES
-        for key, _ in requests
+    made = [
+        number
+        for number, (key, _) in enumerate(requests)
+        if key in source.targets
+        and not (is_whole(source.targets[key].dtype) or source.targets[key].dtype == HALVES)
     ]
-    made = iter(run_all(read, [each for each, own in zip(requests, is_made, strict=True) if own]))
-    others = [each for each, own in zip(requests, is_made, strict=True) if not own]
-    alone = take_tensors(entries, {key for key, _ in others})
-    arrays, noted = read_batch(source, others, alone, is_full=is_full)
-    stored = iter(arrays)
-    return [next(made if own else stored) for own in is_made], unverified + noted
+    arrays = dict(zip(made, run_all(read, [requests[number] for number in made]), strict=True))
+    others = [number for number in range(len(requests)) if number not in arrays]
+    asked = [requests[number] for number in others]
+    stored = take_tensors(entries, {key for key, _ in asked})
+    found, noted = read_batch(source, asked, stored, is_full=is_full)
+    arrays |= zip(others, found, strict=True)
+    return [arrays[number] for number in range(len(requests))], unverified + noted
 
 
 def _fill_region(
@@ -636,25 +639,9 @@ def _fill_region(
             if piece.arithmetic is None:
                 _put(elements(piece.source, first, shape), shape, *there, buffer)
                 continue
-            bound = piece.arithmetic.bound
-            low, counts = (*(0 for _ in bound), *first), (*bound, *shape)
-            held = {v: elements(v, low, counts) for v in piece.arithmetic.views if v.key}
-            gather = partial(_held, held, low)
-            for some in cut.portions(PORTION):
+            for some in cut.portions(_MOST_COMPUTED):
                 names = target.key, target.dtype
-                source.compute(some, cut, gather, there, names, buffer)
-
-
-def _held(
-    held: Mapping[View, Array],
-    low: Sequence[int],
-    view: View,
-    first: Sequence[int],
-    counts: Sequence[int],
-) -> Array:
-    places = zip(first, low, counts, view.steps, strict=True)
-    begins = [(a - b if axis >= 0 else 0, n) for a, b, n, (axis, _) in places]
-    return held[view][tuple(slice(begin, begin + n) for begin, n in begins)]
+                source.compute(some, cut, elements, there, names, buffer)
 
 
 def _elements_of(

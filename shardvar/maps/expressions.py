@@ -24,7 +24,7 @@ from fractions import Fraction
 from typing import Any
 
 from shardvar.errors import MapError
-from shardvar.records import dataclass
+from shardvar.records import frozen
 
 TermTree = Any
 """See the module."""
@@ -49,7 +49,7 @@ _MOST_BITS = 1 << 14
 """Bits of an exact power; a larger one has 50 digits."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Expression:
     """A parsed expression: its text, and its tree."""
 

@@ -73,7 +73,7 @@ from shardvar.maps.proof import (
     piece_of,
     target_key,
 )
-from shardvar.records import dataclass, field, replace
+from shardvar.records import dataclass, field, frozen, replace
 
 _WORDS = {"true": 1.0, "false": 0.0}
 
@@ -413,7 +413,7 @@ def _missing(contributions: Sequence[Contribution]) -> tuple[str, str]:
     return "", ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fit:
     plan: MapPlan
     """The plan; it is right if there are no problems."""

@@ -48,7 +48,7 @@ from shardvar.maps.expressions import (
     tree_names,
 )
 from shardvar.pictures.words import similar
-from shardvar.records import dataclass, field, replace
+from shardvar.records import field, frozen, replace
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 AxisNames = tuple[str, ...]
@@ -58,7 +58,7 @@ ELLIPSIS: AxisNames = ("...",)
 """Axes that keep their order and their place."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NumberPart:
     """A part of a key that is a number: the number is its index plus a shift."""
 
@@ -68,7 +68,7 @@ class NumberPart:
     """The number that is added to it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WordPart:
     """A part of a key that is one of several words, each with its position as the index."""
 
@@ -81,7 +81,7 @@ ANY_TEXT = "(?s:.+)"
 """The pattern of ``{x:**}``."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TextPart:
     """A part of a key that is any text, and only renamed."""
 
@@ -93,7 +93,7 @@ class TextPart:
 KeyPart = str | NumberPart | WordPart | TextPart
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KeyPattern:
     text: str
     parts: tuple[KeyPart, ...]
@@ -117,7 +117,7 @@ class KeyPattern:
         return ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Range:
     """The indices that a side selects: ``start:stop``, or one value."""
 
@@ -129,7 +129,7 @@ class Range:
     """True for one value, ``start``."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Side:
     text: str
     key: KeyPattern
@@ -151,7 +151,7 @@ class Side:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Condition:
     """An entry of ``config.json`` that switches a rule."""
 
@@ -161,7 +161,7 @@ class Condition:
     """False if any other value switches it on."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MapRule:
     text: str
     source: Side

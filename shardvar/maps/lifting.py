@@ -9,7 +9,6 @@ Each part is fitted by itself, and the plans are joined. A first moment of ``w *
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from shardvar.errors import MapError
 from shardvar.maps.expressions import TermTree, is_constant, operator_of
@@ -17,13 +16,14 @@ from shardvar.maps.fitting import Fit
 from shardvar.maps.language import MapRule
 from shardvar.maps.plan import MapPlan, Piece, Target, View
 from shardvar.maps.proof import Problem, TensorFacts
+from shardvar.records import frozen, replace
 
 _KINDS = ("value", "moment")
 _KEY = "{key}"
 _RANK = re.compile(r"((?:[0-9]+/)?)(.*)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Lift:
     pattern: str
     kind: str = "value"

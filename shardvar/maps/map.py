@@ -68,7 +68,7 @@ from shardvar.maps.shipped import (
     shipped_models,
 )
 from shardvar.maps.substitution import put_in
-from shardvar.records import dataclass, field, replace
+from shardvar.records import field, frozen, replace
 from shardvar.storage.local import split_place
 
 _RANK_KEY = re.compile(r"(0|[1-9][0-9]{0,8})/(.+)", re.DOTALL)
@@ -194,7 +194,7 @@ class MappedCheckpoint(Protocol):
         """..."""
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@frozen(init=False)
 class Map:
     """Rules that make one model's checkpoint from another's.
 

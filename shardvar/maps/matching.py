@@ -46,7 +46,7 @@ from shardvar.maps.language import (
     WordPart,
 )
 from shardvar.pictures.words import similar
-from shardvar.records import dataclass, field
+from shardvar.records import field, frozen
 from shardvar.storage.local import split_place
 from shardvar.wire.strict_json import parse_json
 
@@ -206,7 +206,7 @@ def why_unmatched(key: str, pattern: KeyPattern) -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bounds:
     """A range of an index, in numbers."""
 
@@ -223,7 +223,7 @@ ALL = Bounds(0, None, False)
 """A range of all indices."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RuleExtents:
     """The extents that a rule gives its indices before it meets a tensor."""
 
@@ -395,7 +395,7 @@ def split_number(number: int, axis: AxisNames, full: Mapping[str, int]) -> dict[
     return {name: found[name] for name in axis}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Match:
     key: str
     indices: Mapping[str, int]
@@ -485,7 +485,7 @@ _NEVERTHELESS = "To use it nevertheless: --any-model, in Python Map.extended(any
 _BY_HAND = "Give the number by hand: --size NAME=N, in Python sizes={'NAME': N}."
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Family:
     """The models that a map is for; without any, it is for all."""
 

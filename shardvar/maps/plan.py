@@ -18,10 +18,10 @@ import numpy as np
 from shardvar.layout.dtypes import Bools
 from shardvar.maps.expressions import TermTree
 from shardvar.planning.slices import TensorTable
-from shardvar.records import dataclass, field
+from shardvar.records import field, frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class View:
     """The places of the elements of a piece in one tensor."""
 
@@ -33,7 +33,7 @@ class View:
     index to the next. An index that the tensor does not have is ``(-1, 0)``."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Arithmetic:
     """An expression, in float64, that is rounded to the target's dtype once (``engine.arithmetic``)."""
 
@@ -46,7 +46,7 @@ class Arithmetic:
     """The extents of the indices that are summed over."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Piece:
     rule: int
     """The position of the rule that it comes from."""
@@ -64,7 +64,7 @@ class Piece:
         return tuple(dict.fromkeys(view.key for view in views if view.key))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Target:
     key: str
     dtype: str
@@ -75,7 +75,7 @@ class Target:
     """The bytes of the element that fills what no piece covers; None where they cover all."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MapPlan:
     """Everything that a map does with one checkpoint."""
 

@@ -46,7 +46,7 @@ from shardvar.maps.matching import (
 )
 from shardvar.maps.plan import Piece, View
 from shardvar.pictures.words import human_shape
-from shardvar.records import dataclass, field
+from shardvar.records import dataclass, field, frozen
 
 _MOST_BOXES = 1 << 22
 """Boxes of one tensor, about 100 bytes each."""
@@ -77,7 +77,7 @@ class Use:
         return prod(self.counts)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Problem:
     """A problem of a map, or of its result."""
 
@@ -291,7 +291,7 @@ def _covers(shape: Sequence[int], uses: Sequence[Use]) -> bool:
     return bool(grid.all())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TensorAxes:
     """The axes of one tensor as a side has them, with all extents."""
 
@@ -442,7 +442,7 @@ TensorFacts = tuple[str, tuple[int, ...]]
 """The dtype and the shape of a tensor."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FittedRule:
     """A rule with all that does not depend on a tensor."""
 
@@ -455,7 +455,7 @@ class FittedRule:
     """The same for each tensor of a rule that computes."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Binding:
     """The tensors of a rule that computes, for one choice of numbers, words and texts."""
 
@@ -469,7 +469,7 @@ class Binding:
     """The selected extents of all indices that it has."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Contribution:
     """The elements that a rule takes from one tensor, or several, to one target."""
 

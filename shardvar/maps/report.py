@@ -11,7 +11,7 @@ from shardvar.maps.language import MapRule
 from shardvar.maps.plan import MapPlan
 from shardvar.maps.proof import MOST_PROBLEMS, Problem, TensorFacts
 from shardvar.pictures.words import human_shape, message, printable
-from shardvar.records import asdict, dataclass, field, replace
+from shardvar.records import asdict, field, frozen, replace
 
 _WIDEST = 120
 """The width up to which a column is padded; a longer cell shifts its row."""
@@ -27,7 +27,7 @@ UNLIKE = "differ"
 __all__ = ["MapReport", "RuleReport"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RuleReport:
     """One rule on a checkpoint."""
 
@@ -49,7 +49,7 @@ class RuleReport:
     """In a comparison, how many of the tensors that it fills differ; else None."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MapReport:
     """A map on a checkpoint. ``str`` prints it as a table."""
 

@@ -5,7 +5,6 @@ other.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import EllipsisType
 from typing import Any
 
@@ -17,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from shardvar.errors import ArgumentTypeError
 from shardvar.layout.dtypes import Array, Shape
 from shardvar.layout.region import read_shape
+from shardvar.records import frozen
 from shardvar.reference.devices import Device
 from shardvar.reference.variables import IndexedSlices, ShardedVariable, Variable
 from shardvar.spec import lookups, variables
@@ -27,7 +27,7 @@ Ids = npt.NDArray[np.int64]
 Key = tuple[int | slice | EllipsisType | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SparseIds:
     """Bags of ids: each row of the answer combines the rows of the table that one bag names."""
 
@@ -124,7 +124,7 @@ DENSE = ("assign", "add", "sub")
 SPARSE = ("add", "sub", "mul", "div", "min", "max", "update")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Update:
     """One write of the whole variable, or of some rows."""
 
@@ -329,7 +329,7 @@ def clipped(rows: Array, max_norm: float) -> Array:
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Snapshot:
     """A value that was read, which no later write may change."""
 

@@ -15,19 +15,19 @@ shardvar give ``error_class`` and also compare the class.
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from shardvar.layout.dtypes import Array, dtype_name, numpy_dtype
+from shardvar.records import frozen
 
 __all__ = ["Judgement", "decode_array", "is_array", "judge_answer"]
 
 _ErrorClass = Callable[[str], type[BaseException]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Judgement:
     """The judgement on one answer."""
 

@@ -13,7 +13,7 @@ from shardvar.engine.quantised import Plane, Quantised
 from shardvar.errors import InvalidCheckpoint, ReadError, UnsupportedError
 from shardvar.layout.dtypes import ITEMSIZES, Array, Shape, code
 from shardvar.pictures.words import human_shape
-from shardvar.records import dataclass, field, replace
+from shardvar.records import dataclass, field, frozen, replace
 from shardvar.verbs.parameters import layer_of
 
 DTYPES = ("bfloat16", "float16", "float32")
@@ -24,24 +24,25 @@ CONFIG = "config.json"
 
 KEEP = "Leave it out with a filter, or read it as it is stored, without dequantizing."
 
-BLOCK = (128, 128)
-"""The rows and columns of a block of DeepSeek-V3 and Qwen3."""
 _MOST = 1 << 56
 """The most elements of a tensor."""
 ALL = 1 << 62
 """An extent of a block that has all rows, or all columns."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Model:
     method: str = ""  # The scheme of quantisation; empty without one
-    block: tuple[int, int] = BLOCK  # The rows and columns that share a scale
+    block: tuple[int, int] = (
+        128,
+        128,
+    )  # The rows and columns that share a scale, as in DeepSeek-V3
     dtype: str = ""  # The dtype of the model; empty if it names none
     config: str = CONFIG  # The file that names the scheme
     described: Mapping[str, Any] = field(default_factory=dict)  # The description of quantisation
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StoredTensors:
     facts: Mapping[str, tuple[str, Shape]]  # Their dtypes and shapes
     layers: Mapping[str, list[str]]  # Their names, by layer

@@ -49,7 +49,7 @@ from shardvar.planning.index import (
     take_tensors,
 )
 from shardvar.planning.plan import plan_copies
-from shardvar.records import dataclass, field, replace
+from shardvar.records import field, frozen, replace
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.coded import CONFIG, DTYPES, KEEP, Model, StoredTensors, is_block
 from shardvar.verbs.joined_source import JoinedSource, RankSource
@@ -67,7 +67,7 @@ from shardvar.wire.ggml import BLOCKS
 from shardvar.wire.strict_json import parse_json
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class QuantisedTensors:
     tensors: dict[str, Quantised] = field(default_factory=dict)
     """The tensors, by the keys of their weights."""
@@ -328,7 +328,7 @@ def dequantized(source: Source, storage: Storage, dequantize: bool | str) -> Sou
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LogicalTensors:
     """The numbers of quantised tensors, as a model has them."""
 

@@ -50,7 +50,7 @@ from shardvar.limits import MAX_MANIFEST_NBYTES
 from shardvar.maps.map import Map, chosen, with_files
 from shardvar.maps.matching import PREFIX, config_size, read_beside
 from shardvar.pictures.words import count, human_shape, named, natural_key, printable
-from shardvar.records import asdict, dataclass, replace
+from shardvar.records import asdict, frozen, replace
 from shardvar.storage.local import split_place
 from shardvar.verbs.arguments import check_progress, named_arguments
 from shardvar.verbs.compare.blocks import Blocks
@@ -79,7 +79,7 @@ CONFIG = "config.json"
 _WRITE_AGAIN = "`shardvar reshard SRC DST --certify FILE` writes one."
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DerivationReport:
     """Report of ``verify_derivation``."""
 
@@ -204,7 +204,7 @@ def _options_of(given: Mapping[str, Any], paths: Sequence[str]) -> tuple[dict[st
 # --- The run
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Run:
     sources: tuple[str | None, ...]
     """The digest of each source; None if a tensor of it cannot be read."""
@@ -435,7 +435,7 @@ def _read_options(plain: Any, place: str) -> dict[str, Any]:
         ) from None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Statement:
     """A statement of a derivation."""
 

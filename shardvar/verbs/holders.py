@@ -32,7 +32,7 @@ from shardvar.layout.meshes.named_sharding import parameter_servers
 from shardvar.layout.partition import Sizes, chunk, div
 from shardvar.planning.index import EntryTable
 from shardvar.planning.slices import SliceTable
-from shardvar.records import dataclass
+from shardvar.records import entity
 
 _MOST_DEVICES = 1024
 """Parts up to which FSDP2 over tensor parallelism is looked for: meshes are tried in turn."""
@@ -154,7 +154,7 @@ _LEAST_SHARE = 0.1
 file is full, and of a thousand such cuts some are equal by chance."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Holders:
     noun: str
     """The word for one of them: ``rank`` where names of files tell, else ``device``."""

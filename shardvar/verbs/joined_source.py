@@ -24,12 +24,12 @@ from shardvar.formats.protocol import Finding, Source, WrappedSource
 from shardvar.layout.dtypes import Bools, Ints
 from shardvar.pictures.words import named
 from shardvar.planning.index import EntryTable, TableIndex, concatenate_entries, take_tensors
-from shardvar.records import dataclass, field, replace
+from shardvar.records import entity, field, replace
 from shardvar.storage.protocol import Storage, Traits
 from shardvar.wire.crc import Checksum
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class JoinedSource(Source):
     stored: Sequence[VerifiedRows]
     """The sources, in order, each with the entries that its index gives."""
@@ -246,7 +246,7 @@ def unite(
     return join_tables(directories, owners, keys)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class RankSource(WrappedSource):
     """A source whose keys have the number of its rank before them."""
 

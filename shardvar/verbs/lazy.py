@@ -25,7 +25,7 @@ from shardvar.errors import ArgumentError, ArgumentTypeError, ShardvarError, Sto
 from shardvar.formats.files import State
 from shardvar.layout.dtypes import STRING, Array, Shape, dtype_name, numpy_dtype, parse_dtype
 from shardvar.layout.region import read_shape
-from shardvar.records import dataclass, field
+from shardvar.records import entity, field
 from shardvar.verbs.arguments import as_array, without_torch
 from shardvar.verbs.reader import LazyArray
 
@@ -33,7 +33,7 @@ PORTION_NBYTES = 16 << 20
 """Rows that are made at a time take about so much: as four blocks, of which each is read at once."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class ComputedArray(LazyArray):
     """An array that a function computes each time that it is read."""
 

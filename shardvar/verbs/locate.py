@@ -81,7 +81,7 @@ from shardvar.formats.unfinished import (
 )
 from shardvar.pictures.words import count, message, named, natural_key, similar
 from shardvar.planning.index import OBJECTS
-from shardvar.records import dataclass, field, replace
+from shardvar.records import field, frozen, replace
 from shardvar.storage.local import ListedDirectory, LocalStorage, split_path, split_place
 from shardvar.storage.posix import inner_links, is_empty_folder, outer_links
 from shardvar.storage.protocol import Storage
@@ -380,7 +380,7 @@ _MOST_LISTED = 8
 """The checkpoints that an error lists; of more, it has the number, the first and the last."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SplitPath:
     """A directory and a name, as a verb found them when it first looked at a path."""
 
@@ -402,7 +402,7 @@ def look_at(path: Path) -> SplitPath:
     return SplitPath(text, storage, name, was_folder)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Location:
     """A directory, a format, and the name of one checkpoint, maybe yet to be written."""
 

@@ -66,7 +66,7 @@ from shardvar.formats.parts import PartsFormat
 from shardvar.formats.table import format_of_name, is_companion, names_of_target
 from shardvar.limits import MAX_STATE_NBYTES
 from shardvar.pictures.words import count, named, natural_key
-from shardvar.records import dataclass, replace
+from shardvar.records import frozen, replace
 from shardvar.storage.posix import outer_links
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.arguments import named_arguments
@@ -128,7 +128,7 @@ _PATHS = ("model_checkpoint_path", "all_model_checkpoint_paths")
 _TIMES = ("all_model_checkpoint_timestamps", "last_preserved_timestamp")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SeriesState:
     """The content of a state file."""
 
@@ -328,7 +328,7 @@ _POINTER_NBYTES = 256
 _EMPTY = FileKind("a step without a checkpoint", INTERRUPTED, True)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Candidate:
     location: Location
     step: str
@@ -341,7 +341,7 @@ class Candidate:
     """False after an interrupted save: its index is missing, or its folder has a temporary name."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Newest:
     newest: Sequence[Candidate] = ()
     """The newest; several if they are items of one step, none if it is unknown."""
@@ -599,7 +599,7 @@ _SUMS = (".sha256", ".md5", "checksums.txt", "SHA256SUMS", "checklist.chk")
 """The endings of files whose lines are compared (``compare.manifest``)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FolderContents:
     """Everything in a folder."""
 

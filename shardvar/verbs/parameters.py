@@ -27,7 +27,7 @@ from typing import Any
 
 from shardvar.layout.dtypes import Shape
 from shardvar.pictures.words import count, named, natural_key
-from shardvar.records import dataclass
+from shardvar.records import frozen
 
 _Described = tuple[str | None, Shape | None]
 """The dtype and the shape of a tensor."""
@@ -132,7 +132,7 @@ _Row = tuple[str, str | None, Shape | None]
 """The key, the dtype and the shape of a tensor."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ParameterCount:
     counted: Mapping[str, tuple[str, int]]
     """The number of each tensor that has any, with its dtype, its encoding, or the scheme by which

@@ -19,7 +19,7 @@ from shardvar.pictures.words import (
     one_line,
     short_name,
 )
-from shardvar.records import dataclass, field, fields, replace
+from shardvar.records import field, fields, frozen, replace
 
 __all__ = ["Damage"]
 
@@ -35,7 +35,7 @@ _FILE = r"\S+: "
 """The file at the beginning of a cause."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Damage:
     """One thing that is wrong with a checkpoint."""
 
@@ -83,7 +83,7 @@ class Damage:
         return {name: getattr(self, name) for name in names}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cause:
     kind: str
     file: str | None

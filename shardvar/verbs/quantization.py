@@ -16,7 +16,6 @@ To add a scheme, add a table, and a rule if none is its own.
 import re
 import tomllib
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib.resources import files
 from typing import Any
@@ -40,6 +39,7 @@ from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Ints, numpy_dtype
 from shardvar.pictures.words import count, named, similar
 from shardvar.planning.index import EntryTable, TableIndex
+from shardvar.records import fields, frozen
 from shardvar.verbs.arguments import strings_of
 from shardvar.verbs.coded import DTYPES
 from shardvar.verbs.parameters import layer_of
@@ -155,7 +155,7 @@ _RULES: dict[str, Callable[..., Any]] = {
 # --- Schemes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Scheme:
     encoder: Encoder
     config: Mapping[str, Any]  # What ``config.json`` gets, with empty lists for modules that stay
@@ -187,7 +187,8 @@ def scheme_named(name: Any) -> Scheme:
         partial(_RULES[row[each].pop("rule")], **row.pop(each)) for each in ("share", "code")
     )
     parts = [PartRule(*each[:2], *map(tuple, each[2:])) for each in row.pop("parts")]
-    own = {each: row.pop(each) for each in ("config", *Scheme.__slots__[2:]) if each in row}
+    names = [each.name for each in fields(Scheme)]
+    own = {each: row.pop(each) for each in ("config", *names[2:]) if each in row}
     return Scheme(Encoder(parts=parts, share=share, code=code, **row), **{"config": {}, **own})
 
 

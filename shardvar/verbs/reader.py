@@ -39,7 +39,7 @@ from shardvar.planning.index import (
     find_faults,
     of_tensors,
 )
-from shardvar.records import dataclass, field
+from shardvar.records import dataclass, field, frozen
 from shardvar.verbs.arguments import check_string
 from shardvar.verbs.locate import Location
 from shardvar.verbs.parameters import may_be_codes
@@ -102,7 +102,7 @@ class LazyArray(ABC):
         return array if dtype is None else array.astype(dtype)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LazyTensor(LazyArray):
     """A tensor of an open checkpoint, whose values are read when it is indexed or made an array.
 

@@ -28,7 +28,7 @@ from shardvar.pictures.words import (
     printable,
 )
 from shardvar.planning.index import EntryTable
-from shardvar.records import dataclass, field
+from shardvar.records import field, frozen
 from shardvar.verbs.problems import MOST_ROWS, SCHEMA, Damage, fields_as_json, lines_of_problems
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["WriteReport"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WriteReport:
     """Report of ``save`` or ``reshard``, also of a dry run."""
 

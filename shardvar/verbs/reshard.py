@@ -79,7 +79,7 @@ from shardvar.pictures.words import human_shape, named
 from shardvar.planning.index import EntryTable, Metadata, find_ties, take_tensors
 from shardvar.planning.policies import Policy
 from shardvar.planning.policies.max_shard_size import OBJECT_GRAPH_KEY
-from shardvar.records import dataclass, field, replace
+from shardvar.records import field, frozen, replace
 from shardvar.storage.scratch import map_scratch
 from shardvar.verbs.arguments import (
     check_globs,
@@ -134,7 +134,7 @@ from shardvar.verbs.writing import (
 _NEW = "Globs are of the names in the target. "
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Conversions:
     cast: Mapping[str, str] | str | None = None
     """Dtypes by globs, or the dtype of all floating-point tensors."""
@@ -538,7 +538,7 @@ def _changes(asked: Mapping[str, Any]) -> "Changes":
 _UNCHANGED = Conversions()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Changes:
     filter: Globs = None
     """Globs of keys; at least one must match."""

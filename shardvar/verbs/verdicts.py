@@ -17,7 +17,7 @@ from shardvar.pictures.words import (
     one_line,
     printable,
 )
-from shardvar.records import dataclass, field
+from shardvar.records import field, frozen
 from shardvar.verbs.problems import MOST_ROWS, SCHEMA, Damage, fields_as_json, lines_of_problems
 
 __all__ = ["Unverified", "VerifyReport"]
@@ -45,7 +45,7 @@ QUICK = "Only the index and the sizes of files were checked."
 """The reason where no payload was read."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unverified:
     """A tensor that is not verifiable, and why."""
 
@@ -59,7 +59,7 @@ class Unverified:
     """The reason."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class VerifyReport:
     """Report of ``verify``."""
 

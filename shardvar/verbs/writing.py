@@ -43,7 +43,7 @@ from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata
 from shardvar.planning.plan import Plan
 from shardvar.planning.policies import Policy, SeparatePolicy, ShardByTaskPolicy, TablePolicy
 from shardvar.planning.slices import Assignment, SliceTable, are_grids, check_holds, join_whole
-from shardvar.records import dataclass, replace
+from shardvar.records import entity, replace
 from shardvar.storage.concurrency import IN_FLIGHT_NBYTES
 from shardvar.storage.local import LocalStorage, UnforcedDirectory
 from shardvar.storage.protocol import Storage
@@ -61,7 +61,7 @@ PEAK_NBYTES = min(PEAK_BLOCKS * WORKERS * BLOCK_NBYTES, BUFFERS_NBYTES)
 """The most that the workers hold together: 64 MiB on two cores, 192 MiB on six and more."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class WritePlan:
     target: Location
     entries: EntryTable

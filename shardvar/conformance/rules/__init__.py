@@ -14,7 +14,6 @@ and not every rule.
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -23,6 +22,7 @@ from hypothesis import strategies as st
 from shardvar.conformance.adapter import LEVEL_OF
 from shardvar.conformance.calls import Calls
 from shardvar.conformance.rules.sentences import SENTENCES
+from shardvar.records import frozen
 
 LEVELS = {
     1: "partitioning",
@@ -55,7 +55,7 @@ Cases = st.SearchStrategy[Any] | Sequence[Any]
 """The cases of a rule: drawn by Hypothesis, or all of a list whose first ones are the simplest."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rule:
     id: str
     """The id of the sentence, with a suffix if it has several rules: ``R-SV-3-add``."""

@@ -8,7 +8,6 @@ it a row of ``USES``: its rules follow from ``LAWS``.
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import Any
@@ -32,6 +31,7 @@ from shardvar.conformance.rules.initialization import initial
 from shardvar.conformance.rules.policies import save_halves
 from shardvar.conformance.rules.updates import written
 from shardvar.layout.dtypes import Array
+from shardvar.records import frozen
 from shardvar.testing import clipped, counting
 
 Begin = Callable[[Calls, Array, int, ExitStack], Callable[[], Any]]
@@ -55,7 +55,7 @@ KEPT = {
 """The end of the law of memory, for each kind of arrays that may share memory with the adapter's."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TensorUse:
     id: str
     needs: str

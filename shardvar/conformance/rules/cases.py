@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -23,6 +22,7 @@ from shardvar.conformance.calls import (
 )
 from shardvar.conformance.rules import RuleCheck
 from shardvar.layout.dtypes import Array
+from shardvar.records import frozen
 from shardvar.testing import counting
 
 ShardSizes = int | list[int]
@@ -95,7 +95,7 @@ def many_shards(row_shapes: RowShapes = ROW_SHAPES) -> st.SearchStrategy[TableCa
 Start = st.SearchStrategy[LaidOutCase]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OtherLayout:
     """A kind of layouts that the ordinary cases leave out."""
 

@@ -7,7 +7,6 @@ its process.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from itertools import combinations, product
@@ -23,13 +22,14 @@ from shardvar.conformance.rules.checkpoints import (
     expect_tensors,
     templates_of,
 )
+from shardvar.records import frozen
 from shardvar.testing import counting
 
 # Places are fractions of a length: in another run a file may be some bytes longer or shorter.
 PLACES = 10_000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FileDamage:
     """The place of a damage; every number is taken modulo its bound."""
 

@@ -3,7 +3,6 @@ and no others, whatever the numbers. Wrong arguments are refused, and a value th
 it was, whatever is written afterwards."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import Any
@@ -38,6 +37,7 @@ from shardvar.conformance.rules.variables import (
     shards_compose_the_whole,
 )
 from shardvar.layout.dtypes import Array
+from shardvar.records import frozen
 from shardvar.spec.lookups import embedding_lookup_sparse
 from shardvar.spec.partitions import div
 from shardvar.testing import SparseIds, Update, clipped, counting, ids, updated
@@ -389,7 +389,7 @@ def norms_of_any_size_are_compared(adapter: Calls, case: tuple[float, int, bool]
 # The laws of ordinary cases, of levels 2 and 3, in uneven, empty, few and many shards.
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Law:
     id: str
     needs: str

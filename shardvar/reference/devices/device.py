@@ -58,7 +58,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from functools import cache
 from math import prod
 from threading import RLock
@@ -71,6 +70,7 @@ from shardvar.errors import ArgumentError, ArgumentTypeError, DeviceFull, ScopeE
 from shardvar.forks import new_lock
 from shardvar.layout.dtypes import Array, Ints
 from shardvar.limits import MAX_DEVICES
+from shardvar.records import dataclass, entity, field, frozen
 
 # Every part of a full name may be missing: "/job:ps/task:3", "/device:GPU:0" and "/GPU:0" are also
 # names.
@@ -108,7 +108,7 @@ class _Memory:
             return fits
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+@entity(weakref_slot=True)
 class Device:
     """One memory with a name.
 
@@ -252,7 +252,7 @@ def device_scope(device: Device) -> Iterator[Device]:
         _current.reset(token)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Cluster:
     """Devices by their names.
 
@@ -355,7 +355,7 @@ def make_cluster(
 _Route = tuple[str, str, str]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Transfer:
     """The bytes that one operation moved from one device to another."""
 
@@ -371,7 +371,7 @@ class Transfer:
     """The number of moves that carried them."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Traffic:
     """The totals of several transfers."""
 
@@ -381,7 +381,7 @@ class Traffic:
     """The number of moves that carried them."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@entity(repr=False)
 class Ledger:
     """The moves that were counted while it was open. It may be read at any time, also while threads
     still move.
@@ -521,7 +521,7 @@ _of_thread = threading.local()
 """The memory of one row block, which each thread keeps between gathers."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Buffer:
     """An array that lives on a device and counts against its limit.
 

@@ -34,7 +34,6 @@ R-SPARSE-1 (RFC 002): "we will remove partition_strategy from all v2 symbols".
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import isnan, prod
 from typing import Any, Literal, Self, get_args
 
@@ -43,6 +42,7 @@ import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
 from shardvar.layout.dtypes import Array, DType, Ints, Shape
+from shardvar.records import entity
 from shardvar.reference.variables.interface import VariableInterface
 from shardvar.reference.variables.rows import RowLayout
 from shardvar.reference.variables.sharded import ShardedVariable
@@ -210,7 +210,7 @@ def check_max_norm(max_norm: float | None, dtype: DType) -> float | None:
     return max(limit, 0.0)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class SparseTensor:
     """A tensor given by some elements with their indices; TensorFlow's form, in NumPy.
 
@@ -412,7 +412,7 @@ def safe_embedding_lookup_sparse(
 # Bags: the rows that they combine, and the gradients of those.
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Bags:
     """Entries of bags; an entry is an id with a weight."""
 

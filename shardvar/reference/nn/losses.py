@@ -14,7 +14,6 @@ tf.nn.sampled_softmax_loss". Here, as in lookups, no partition strategy has to b
 between them: the variable knows its row layout.
 """
 
-from dataclasses import dataclass, fields
 from secrets import randbits
 from typing import Any, Self
 
@@ -23,6 +22,7 @@ import numpy.typing as npt
 
 from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import Array, DType, Ints, Shape
+from shardvar.records import entity, fields
 from shardvar.reference.nn.lookup import as_integers, check_table, embedding_lookup
 from shardvar.reference.random import stateless_uniform
 from shardvar.reference.variables.interface import VariableInterface
@@ -131,7 +131,7 @@ def sampled_softmax_loss(
 # Candidate samplers.
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class SampledValues:
     """The answer of a candidate sampler: classes, and the expected count of each class."""
 
@@ -257,7 +257,7 @@ def expected_count(classes: npt.ArrayLike, range_max: int, draws: int) -> Array:
 # Logits and losses.
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class SampledLogits:
     """The logits of each example's labels, then of the samples; and their operands."""
 

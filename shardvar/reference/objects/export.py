@@ -59,7 +59,6 @@ SavedModel": it is not preserved here either.
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
@@ -79,6 +78,7 @@ from shardvar.layout.dtypes import Array, Shape, dtype_name
 from shardvar.pictures.words import named
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.policies import Policy
+from shardvar.records import dataclass, field, frozen, replace
 from shardvar.reference.objects.image import (
     CheckpointOptions,
     Image,
@@ -115,7 +115,7 @@ _FILENAME, _NAMES, _WHOLE = "saver_filename", "save/tensor_names", "save/shape_a
 _INIT = "init"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ServedVariable:
     node: int
     """Its number in the graph of objects."""
@@ -685,7 +685,7 @@ class _StoredValues:
         return value.copy() if partition is None else value[partition.slices].copy()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _StoredValue:
     """A stored value as an initial value: a callable that knows partitions, as initializers do."""
 

@@ -9,7 +9,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -20,6 +19,7 @@ from shardvar.errors import ArgumentError, ArgumentTypeError, TargetExists
 from shardvar.layout.dtypes import STRING, Array
 from shardvar.planning.index import Metadata
 from shardvar.planning.policies import Policy
+from shardvar.records import entity, fields, frozen
 from shardvar.reference.objects.stored_graph import (
     GRAPH_KEY,
     Keyed,
@@ -47,7 +47,7 @@ _REFUSED = {
 """TensorFlow's other options, each with what to do instead."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CheckpointOptions:
     """Options of ``Checkpoint.write``.
 
@@ -105,7 +105,7 @@ def policy_of(policy: Policy | None, options: CheckpointOptions | None) -> Polic
     return policy or options.policy
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class ObjectOptions:
     policy: Policy | None
     metadata: Mapping[str, str]
@@ -119,7 +119,7 @@ class ObjectOptions:
     """True if the target had no checkpoint when it was chosen: a later one is kept."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Image:
     target: Location
     source: ArraySource

@@ -28,7 +28,6 @@ program that restores its latest checkpoint, also has a status.
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from itertools import count
 from types import MappingProxyType
 from typing import Self
@@ -36,6 +35,7 @@ from typing import Self
 from shardvar.errors import UnmatchedObjects, log_warning
 from shardvar.layout.dtypes import Array
 from shardvar.pictures.words import named
+from shardvar.records import dataclass, entity, field
 from shardvar.reference.objects.stored_graph import (
     GRAPH_KEY,
     Keyed,
@@ -334,7 +334,7 @@ def _turn_of(each: Trackable) -> int:
     return turn
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class _Waiting:
     """A hook that restores children as they appear; it keeps the files open while the parent lives."""
 

@@ -13,7 +13,6 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from shardvar.errors import (
@@ -29,6 +28,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.sinks import take_away
 from shardvar.formats.table import format_of_name, formats_of, names_of_target, stem_of_name
+from shardvar.records import frozen
 from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.locate import Location, Path, find_checkpoints, find_target
@@ -51,7 +51,7 @@ _HOUR = 3600.0
 """Seconds."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Retention:
     max_to_keep: int | None
     """The number of the newest ones to keep; None for all."""

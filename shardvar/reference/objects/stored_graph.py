@@ -43,7 +43,6 @@ each.
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -57,6 +56,7 @@ from shardvar.limits import MAX_NODES
 from shardvar.planning.index import EntryTable
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.slices import LOCAL_DEVICE, SliceTable, TensorTable, pad
+from shardvar.records import dataclass, field, frozen, replace
 from shardvar.reference.tracking import SLOT, ObjectGraph
 from shardvar.reference.variables import (
     AggregatingVariable,
@@ -172,7 +172,7 @@ def nodes_of_keys(keys: Iterable[str]) -> list[StoredNode]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Tree:
     children: list[dict[str, int]] = field(default_factory=list)
     slots: list[dict[tuple[int, str], int]] = field(default_factory=list)

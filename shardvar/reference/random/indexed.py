@@ -36,7 +36,6 @@ JAX's uniform numbers come from its partitionable threefry, the default of ``jax
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import islice, product
 from math import isfinite
 from operator import index
@@ -50,6 +49,7 @@ from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
 from shardvar.layout import Region
 from shardvar.layout.dtypes import Array, DType, Ints, Shape, numpy_dtype, parse_dtype
 from shardvar.layout.region import read_shape, row_strides
+from shardvar.records import frozen
 
 FLOATS = "float16", "bfloat16", "float32", "float64"
 INTEGERS = "int32", "int64", "uint32", "uint64"
@@ -272,7 +272,7 @@ _WORDS_AT_ONCE = 1 << 14
 """Words that are drawn at a time: 128 KiB, which stays in the processor's cache."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IndexedStream:
     """The words of a seed, an integer or two of them (an integer s is the pair s, 0)."""
 

@@ -21,7 +21,6 @@ the stream is word ``i % 4`` of counter block ``i // 4``. So any word can be com
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,7 @@ import numpy.typing as npt
 from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import Array, DType, Shape
 from shardvar.layout.region import read_shape
+from shardvar.records import frozen
 from shardvar.reference.random.indexed import (
     FLOATS,
     INTEGERS,
@@ -91,7 +91,7 @@ def philox4x32(counter: npt.NDArray[np.uint64], key: tuple[int, int]) -> Words:
     return words
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PhiloxStream:
     """The words that TensorFlow draws from a seed."""
 

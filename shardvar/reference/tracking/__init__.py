@@ -27,7 +27,6 @@ Plain dictionaries, lists and tuples become nodes through ``node_of``.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass
 from itertools import count
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Self, TypeVar
@@ -35,6 +34,7 @@ from typing import Any, ClassVar, Final, Self, TypeVar
 import numpy.typing as npt
 
 from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.records import entity, frozen
 
 __all__ = ["SLOT", "ChildHook", "ObjectGraph", "Slot", "SlotEdge", "Stateful", "Trackable"]
 
@@ -44,7 +44,7 @@ ChildHook = Callable[["Trackable", str, "Trackable"], None]
 """Called as ``hook(parent, name, child)`` once the child is in its parent's table."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Slot:
     """The role of a child that belongs to another object, as moments to a variable."""
 
@@ -212,7 +212,7 @@ text is TensorFlow's. Code compares by identity, since a child may have a name o
 letters."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SlotEdge:
     """An edge from an object to a slot that it keeps for another, by their numbers."""
 
@@ -226,7 +226,7 @@ class SlotEdge:
     """The slot."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ObjectGraph:
     """The objects that are reachable from a root, and the edges between them."""
 

@@ -36,7 +36,6 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any, Self
@@ -45,6 +44,7 @@ import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, UnknownKey
 from shardvar.layout.dtypes import Array, Ints, Shape
+from shardvar.records import entity
 from shardvar.reference.devices import Device, current_device, move_array
 from shardvar.reference.nn.gradients import Gradient
 from shardvar.reference.nn.lookup import exact_dtype, row_layout_of
@@ -225,7 +225,7 @@ def _check_variable(variable: Any) -> Any:
     return variable
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class GradientRows:
     """The rows of a sparse gradient, ascending and distinct."""
 

@@ -42,7 +42,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from functools import partial
 from inspect import Parameter, signature
 from threading import local
@@ -54,6 +53,7 @@ import numpy as np
 from shardvar.errors import ArgumentError, ArgumentTypeError, ScopeError
 from shardvar.layout.dtypes import Array, DType, Shape
 from shardvar.layout.region import Region
+from shardvar.records import entity, field, frozen
 from shardvar.reference.devices import Device, current_device, device_scope
 from shardvar.reference.variables.initializers import InitialPart, joined
 from shardvar.reference.variables.values import as_dtype, as_value, cast_value, check_shape
@@ -61,7 +61,7 @@ from shardvar.reference.variables.values import as_dtype, as_value, cast_value, 
 _SPELLINGS = (("partition",), ("partition_shape", "partition_offset"), ("shard_info",), ("layout",))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Signature:
     names: frozenset[str]
     """All parameters, bound or not."""
@@ -101,7 +101,7 @@ class _Signature:
         return given | {"dtype": dtype} if dtype is not None and "dtype" in self.names else given
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class LayoutCall:
     """One call of an initializer by RFC 000's ``layout``, and the values of parts that wait."""
 
@@ -129,7 +129,7 @@ def plan_layout_calls(partition: Iterable[Region], devices: Sequence[Device]) ->
     return planned
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class InitialValue:
     """The initial value of a variable: its geometry, and each part of it."""
 

@@ -23,7 +23,6 @@ an orthogonal matrix exists only as a whole, so each call makes all of it and re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, fields, replace
 from functools import partial
 from math import prod, sqrt
 from operator import index
@@ -34,6 +33,7 @@ import numpy as np
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
 from shardvar.layout.dtypes import STRING, Array, DType, Shape, dtype_name
 from shardvar.layout.region import Region, read_shape
+from shardvar.records import entity, fields, frozen, replace
 from shardvar.reference import random
 from shardvar.reference.devices import Device, device_scope
 from shardvar.reference.random.indexed import FLOATS, read_dtype
@@ -365,7 +365,7 @@ def fresh_seed() -> int:
     return int(np.random.SeedSequence().generate_state(1, np.uint64)[0])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Zeros(Initializer):
     """Zeros.
 
@@ -379,7 +379,7 @@ class Zeros(Initializer):
         return np.zeros(region.shape, dtype)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ones(Initializer):
     """Ones."""
 
@@ -387,7 +387,7 @@ class Ones(Initializer):
         return np.ones(region.shape, dtype)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Constant(Initializer):
     """A number or a string everywhere, or an array of as many elements as the variable has.
 
@@ -425,7 +425,7 @@ class Constant(Initializer):
         return np.array(np.broadcast_to(as_value(value, dtype), region.shape))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Identity(Initializer):
     """A matrix of zeros with a number on its diagonal, square or not.
 
@@ -465,7 +465,7 @@ _DEVIATION_OF_TRUNCATED = 0.87962566103423978
 - cdf(-2)))``."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RandomUniform(SeededInitializer):
     """Values of a uniform distribution, of floating-point or integer dtypes.
 
@@ -498,7 +498,7 @@ class RandomUniform(SeededInitializer):
         return self.draw("uniform", (self.minval, self.maxval), shape, dtype, region)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NormalInitializer(SeededInitializer):
     _distribution: ClassVar[Distribution]
     mean: float = 0.0
@@ -570,7 +570,7 @@ class ScaledInitializer(SeededInitializer):
         return self.draw("truncated_normal", (0.0, stddev), shape, dtype, region)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class VarianceScaling(ScaledInitializer):
     """Values whose variance is a scale divided by a fan of the FULL shape, for every part.
 
@@ -614,7 +614,7 @@ class VarianceScaling(ScaledInitializer):
         return self.scale, self.mode, self.distribution.lower()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NamedScaling(ScaledInitializer):
     """A law of variance that has a name. See ``RandomUniform`` for the parameters."""
 
@@ -693,7 +693,7 @@ def fans(shape: Shape) -> tuple[int, int]:
     return shape[-2] * receptive, shape[-1] * receptive
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Orthogonal(SeededInitializer):
     """The factor Q of a normal matrix, with the signs that make R's diagonal positive.
 

@@ -30,13 +30,13 @@ So the value that is read is saved, and a restored variable reads as it was save
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.layout.dtypes import Array, Ints, dtype_name
+from shardvar.records import entity
 from shardvar.reference.devices import Device, current_device, move_array, operation_scope
 from shardvar.reference.variables.interface import VariableInterface
 from shardvar.reference.variables.rows import IndexedSlices, RowColumns, Rows
@@ -61,7 +61,7 @@ from shardvar.reference.variables.variable import (
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class PerReplica:
     """The values that the replicas computed for one write: arrays, or IndexedSlices."""
 

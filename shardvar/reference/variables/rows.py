@@ -28,7 +28,6 @@ Every ``Variable`` provides what this module asks of a shard.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, Self
 
@@ -38,6 +37,7 @@ import numpy.typing as npt
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
 from shardvar.layout.dtypes import Array, DType, Ints, Shape
 from shardvar.layout.indexing import expand_index, is_axis, slice_of
+from shardvar.records import entity, frozen
 from shardvar.reference.devices import allocate, current_device, gather_parts
 from shardvar.reference.variables.values import (
     ADD,
@@ -53,7 +53,7 @@ _MANY_ROWS = 1 << 10
 row is faster than searching and sorting."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RowLayout:
     """The bounds between shards."""
 
@@ -188,7 +188,7 @@ RowColumns = tuple[slice, ...]
 """Slices of the axes behind the first."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RowIndex:
     """The rows that a key touches, and the key to pick from them."""
 
@@ -296,7 +296,7 @@ def read_shards(
     return out
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class IndexedSlices:
     """Some rows of a tensor and their numbers; "essentially dicts mapping from indices to vectors"
     (RFC 002).

@@ -20,7 +20,6 @@ Creation calls the base creator once for each part, on the part's device.
 import weakref
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from itertools import cycle, pairwise
 from typing import Any, Self
 
@@ -30,6 +29,7 @@ from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
 from shardvar.layout.dtypes import Array, DType, Ints, Shape, dtype_name
 from shardvar.layout.partition import Cut, Partition, plan_rows
 from shardvar.layout.region import Region
+from shardvar.records import entity
 from shardvar.reference.devices import Device, current_device, operation_scope
 from shardvar.reference.variables.initial_value import (
     InitialValue,
@@ -268,7 +268,7 @@ def _excerpt(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:80]}..."
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class PartValue:
     """The initial value of one part, as a callable for its device; the caller owns it."""
 

@@ -36,7 +36,6 @@ not at all, and concurrent writes lose nothing.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import count
 from operator import attrgetter
 from typing import Any
@@ -55,6 +54,7 @@ from shardvar.layout.dtypes import (
     numpy_dtype,
     parse_dtype,
 )
+from shardvar.records import frozen
 from shardvar.reference.devices import Buffer, Device, adopt, place
 
 _KINDS = (("bool",), ("int", "uint"), ("float", "bfloat"), ("complex",))
@@ -162,7 +162,7 @@ def _rank(dtype: DType) -> int | None:
     return next(rank for rank, prefixes in enumerate(_KINDS) if name.startswith(prefixes))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UpdateKind:
     """One way of combining old elements with given ones."""
 
@@ -363,7 +363,7 @@ class Resource:
         return self.buffer.array
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Write:
     """A planned write. Nothing that can fail is left to do."""
 

@@ -53,7 +53,7 @@ from shardvar.planning.policies import (
 )
 from shardvar.planning.policies.policy import Exceeding, parse_slice_spec, take_parts
 from shardvar.planning.slices import Assignment, Capabilities, SliceTable, TensorTable, stack
-from shardvar.records import dataclass, field, replace
+from shardvar.records import entity, field, frozen, replace
 from shardvar.storage.concurrency import without_collection
 from shardvar.verbs.arguments import as_array, check_policy
 from shardvar.verbs.callbacks.shardable_tensor import (
@@ -71,7 +71,7 @@ REMEDY = (
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Answer:
     """A callback's answer as slices."""
 
@@ -87,7 +87,7 @@ AnswerItem = tuple[int, str, str, Any]
 """The number of its mapping, its key, its slice spec and its value."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ItemDescription:
     """The metadata that the key, the spec and the value of an item claim."""
 
@@ -336,7 +336,7 @@ def overlay(source: Source, entries: EntryTable, arrays: ArraySource) -> Source:
     return OverlaidSource(source, source.index, arrays, num_files)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class OverlaidSource(WrappedSource):
     """A source, and another one whose entries lie behind its files."""
 
@@ -456,7 +456,7 @@ class _Composition:
         return list(find_exceeding(self.inner, assignment))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ColumnarComposition(_Composition, ColumnarPolicy):
     outer: TablePolicy
     inner: TablePolicy
@@ -480,7 +480,7 @@ class ColumnarComposition(_Composition, ColumnarPolicy):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CallbackComposition(_Composition, ShardingCallback):
     outer: CallbackPolicy
     inner: CallbackPolicy

@@ -62,7 +62,7 @@ from shardvar.layout.dtypes import (
 from shardvar.planning.index import EntryTable, concatenate_entries
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.slices import TensorTable
-from shardvar.records import dataclass, replace
+from shardvar.records import entity, frozen, replace
 from shardvar.verbs.reader import Reader, has_settings
 
 T = TypeVar("T")
@@ -74,7 +74,7 @@ BATCH_COUNT = 4096
 """Small tensors are read together up to this number, so that empty ones do not pile up."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Blocks:
     source: Source
     entries: EntryTable
@@ -215,7 +215,7 @@ def batches(nbytes: Ints, tensors: Sequence[int]) -> Iterator[list[int]]:
         yield batch
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Statistics:
     count: int = 0
     finite: int = 0
@@ -402,7 +402,7 @@ _MOST_NBYTES = 1000
 """The bytes of the longest text that is read."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ScalarValue:
     text: str
     """The value as a person writes it: ``0.001``, ``True``, ``'adamw'``."""

@@ -20,7 +20,7 @@ from shardvar.pictures.words import (
     printable,
     short_name,
 )
-from shardvar.records import dataclass, replace
+from shardvar.records import frozen, replace
 from shardvar.verbs.problems import MOST_ROWS, SCHEMA, Damage, fields_as_json, lines_of_problems
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ValueDifference:
     """The difference between the values of one tensor."""
 
@@ -84,7 +84,7 @@ class ValueDifference:
         return fields_as_json(self) | numbers | {"only": self.only}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TensorDifference:
     """A tensor that both checkpoints have and that is not the same in both."""
 
@@ -147,7 +147,7 @@ class TensorDifference:
         return fields_as_json(self) | {"change": json_number(self.change)}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unreadable:
     """A tensor that could not be compared, since one of the checkpoints is damaged there."""
 
@@ -176,7 +176,7 @@ class Unreadable:
         return {"side": self.side, **self.damage.to_json()}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DiffReport:
     """Report of ``diff``."""
 

@@ -33,7 +33,7 @@ from shardvar.errors import READ_ERRORS, ReadError
 from shardvar.layout.dtypes import Array
 from shardvar.pictures.words import natural_key, one_line
 from shardvar.planning.index import take_tensors
-from shardvar.records import dataclass, replace
+from shardvar.records import frozen, replace
 from shardvar.verbs.arguments import check_progress, named_arguments
 from shardvar.verbs.compare.blocks import Blocks, Read, batches, reads_of
 from shardvar.verbs.locate import Path, find_checkpoint
@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DigestReport:
     """Report of ``digest``."""
 

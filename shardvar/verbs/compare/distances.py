@@ -58,7 +58,7 @@ from shardvar.layout.dtypes import (
     to_round_once,
     widen_numbers,
 )
-from shardvar.records import dataclass, field, replace
+from shardvar.records import dataclass, field, frozen, replace
 
 _Wide = tuple[float, int]
 """The number ``x * 2**e`` as (x, e) with 0.5 <= |x| < 1; (0.0, 0) for zero."""
@@ -72,7 +72,7 @@ _ROW = 1 << 13
 save here."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Products:
     count: int = 0
     squares_a: _Wide = _ZERO
@@ -188,7 +188,7 @@ _CLOSE = {
 bits, (0, 0)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tolerance:
     """The distance at which elements count as the same; by default their dtypes'."""
 
@@ -261,7 +261,7 @@ _LEAST_RELATIVE = 1e-30
 """Relative distances below it are judged exactly: tiny float32 numbers have fewer bits."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Difference:
     count: int = 0
     first: int | None = None

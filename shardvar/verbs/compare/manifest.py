@@ -52,7 +52,7 @@ from shardvar.formats.files import look_into, open_below, read_beginning, write_
 from shardvar.formats.protocol import Source
 from shardvar.limits import MAX_MANIFEST_NBYTES
 from shardvar.pictures.words import count, natural_key
-from shardvar.records import dataclass, replace
+from shardvar.records import frozen, replace
 from shardvar.storage.local import LocalStorage, split_place
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.compare.digest import DigestReport, digest_reader
@@ -171,7 +171,7 @@ _LEVELS = 4
 _MOST_NOTE_NBYTES = 4096
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FileSum:
     file: str
     """The file, by its name in the checkpoint's directory."""
@@ -201,7 +201,7 @@ class FileSum:
         return f"Remove the file and fetch it again; if it was meant to change, mend or remove {self.place}."
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SummedFiles:
     sums: tuple[FileSum, ...] = ()
     unknown: tuple[str, ...] = ()
@@ -392,7 +392,7 @@ _CHANGED = "Copy the checkpoint again; if it was meant to change, write its mani
 _WRITE_ONE = "`shardvar digest PATH --write` writes one."
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Manifest:
     """Digests as they were once."""
 

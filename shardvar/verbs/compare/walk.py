@@ -25,7 +25,7 @@ from shardvar.engine.pool import BLOCK_NBYTES, Progress, bytes_of, map_ahead
 from shardvar.engine.read import FlatTensor
 from shardvar.errors import READ_ERRORS, ReadError
 from shardvar.layout.dtypes import Array, is_number
-from shardvar.records import dataclass, field
+from shardvar.records import entity, field
 from shardvar.verbs.compare.blocks import Blocks, Read, batches, element_dtype, reads_of
 from shardvar.verbs.compare.comparison import (
     DiffReport,
@@ -77,7 +77,7 @@ ReadStretch = Callable[[], Stretch]
 calls another one."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Sides:
     """Two tensors that are read side by side. A side's error is a ``SideError``."""
 
@@ -222,7 +222,7 @@ def compare_keys(
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class PairWalk:
     a: Blocks
     b: Blocks

@@ -40,7 +40,7 @@ from shardvar.layout.dtypes import OWN_SIZE, code
 from shardvar.pictures.words import count
 from shardvar.planning.index import TableIndex, concatenate_entries, take_tensors
 from shardvar.planning.policies import Policy
-from shardvar.records import dataclass, replace
+from shardvar.records import entity, replace
 from shardvar.storage.exchange import left_beside
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.arguments import check_policy, check_progress, named_arguments
@@ -407,7 +407,7 @@ def apply(
         return replace(report, notes=(note, *report.notes))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class _Apply:
     found: Location
     goal: Location

@@ -31,7 +31,7 @@ from shardvar.errors import (
 from shardvar.layout.dtypes import ITEMSIZES, NAMES, OWN_SIZE, PACKED_BITS, code
 from shardvar.limits import MAX_NBYTES, MAX_RANK
 from shardvar.planning.index import DELTA, EntryTable
-from shardvar.records import dataclass, field
+from shardvar.records import entity, field, frozen
 from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.reader import Reader, first_fault
 from shardvar.wire.damage import corrupt, invalid, malformed
@@ -59,7 +59,7 @@ _DIGEST = re.compile("[0-9a-f]{64}")
 _MAX_DEPTH = 8
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeltaRow:
     key: str
     kind: str
@@ -102,7 +102,7 @@ class DeltaRow:
         return row | ({} if self.path is None else {"path": list(self.path)})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Contents:
     """The rows of a delta, and the digests that they give."""
 
@@ -249,7 +249,7 @@ def _is_digest(value: Any) -> bool:
     return isinstance(value, str) and bool(_DIGEST.fullmatch(value))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Delta:
     reader: Reader
     contents: Contents
@@ -315,7 +315,7 @@ class Delta:
             return self.frames(key).mask(leaf)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class TensorFrames:
     """The frames of one changed tensor."""
 

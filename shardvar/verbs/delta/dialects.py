@@ -62,7 +62,7 @@ from shardvar.formats.published import PAIRS, SLIME, TRL, TRL_FORMAT, Published,
 from shardvar.formats.sets import DELTA_ENCODING
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.slices import TensorTable
-from shardvar.records import dataclass, field
+from shardvar.records import entity, field
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.compare.blocks import read_portion
 from shardvar.verbs.delta.contents import check_faults
@@ -77,7 +77,7 @@ Patch = Callable[[memoryview], None]
 """Turns an old leaf into the new one, in place."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class ChangedTensor(ABC):
     """A tensor that a delta of another program changes."""
 
@@ -96,7 +96,7 @@ class ChangedTensor(ABC):
         """Raise the error of a damaged change, as far as that shows without the base."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class PublishedDelta:
     reader: Reader
     dialect: str
@@ -270,7 +270,7 @@ def open_slime(reader: Reader) -> PublishedDelta:
     return PublishedDelta(reader, "slime", changes, version, base, "" if scope else algorithm)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class _ChangedFrame(ChangedTensor):
     """A tensor whose change is a frame of zstd."""
 
@@ -420,7 +420,7 @@ def _changed_elements(
     return _ChangedElements(reader, encoding, "", name + at, name + value, places)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class _ChangedElements(ChangedTensor):
     """A tensor whose change is positions and values of elements."""
 

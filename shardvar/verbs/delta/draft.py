@@ -29,7 +29,7 @@ from shardvar.planning.index import (
     take_tensors,
 )
 from shardvar.planning.slices import TensorTable
-from shardvar.records import dataclass, field, replace
+from shardvar.records import dataclass, entity, field, replace
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.callbacks.answer import OverlaidSource
 from shardvar.verbs.compare.blocks import NO_BYTES, Read, reads_of
@@ -210,7 +210,7 @@ def digests_of_changes(
 # Writing.
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class _ScratchSource(Source):
     scratch: ScratchFile
     index: TableIndex = field()

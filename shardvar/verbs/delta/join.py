@@ -48,7 +48,7 @@ from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import OWN_SIZE, STRING, Bools, Ints
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex
 from shardvar.planning.slices import TensorTable
-from shardvar.records import dataclass, field, replace
+from shardvar.records import dataclass, entity, field, replace
 from shardvar.storage.protocol import Storage, Traits
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.arguments import check_progress, named_arguments
@@ -85,7 +85,7 @@ _KEPT_LEAVES = 2 * WORKERS
 """Leaves that are kept after a read of a part of them: the next part is read soon."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class PatchedTensor:
     """A tensor of the result, and its origin."""
 
@@ -128,7 +128,7 @@ class _Tally:
     is_right: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class PatchedSource(Source):
     """The tensors of a base with deltas applied; the start of an entry is the number of its part."""
 

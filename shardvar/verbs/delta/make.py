@@ -24,7 +24,7 @@ from shardvar.formats.parts import check_not_a_part
 from shardvar.formats.published import check_no_delta
 from shardvar.layout.dtypes import OWN_SIZE, Array
 from shardvar.planning.index import find_ties
-from shardvar.records import dataclass, field
+from shardvar.records import entity, field
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.arguments import check_progress, named_arguments
 from shardvar.verbs.compare.blocks import Blocks, Read, batches
@@ -272,7 +272,7 @@ def _ties(blocks: Blocks) -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class _Comparison:
     """Tensors of one dtype and shape, and their changes so far."""
 

@@ -28,7 +28,7 @@ from shardvar.formats.sets import DELTA_ENCODING
 from shardvar.layout.dtypes import OWN_SIZE, code
 from shardvar.pictures.words import similar
 from shardvar.planning.index import OBJECTS, Metadata
-from shardvar.records import dataclass, field, replace
+from shardvar.records import dataclass, field, frozen, replace
 from shardvar.storage.local import split_place
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.compare.blocks import Blocks
@@ -46,7 +46,7 @@ _OF_A_DELTA = re.compile(r"model-0{5,}-of-0{4,}1\.safetensors")
 _VERSION = re.compile(r"[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Dialect:
     """A dialect that is written."""
 
@@ -96,7 +96,7 @@ def dialect_named(name: str) -> Dialect:
     raise ArgumentError(cause, f"{meant}Choose from {', '.join(DIALECTS)}.")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Publication:
     """The location of a delta that is to be written, and its versions."""
 

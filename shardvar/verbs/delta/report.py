@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from shardvar.pictures.words import count, human_size, one_line, printable, short_name
-from shardvar.records import asdict, dataclass, fields
+from shardvar.records import asdict, fields, frozen
 from shardvar.verbs.delta.contents import CHANGED, EQUAL, REMOVED, WHOLE
 from shardvar.verbs.problems import SCHEMA
 from shardvar.verbs.reports import WriteReport
@@ -13,7 +13,7 @@ from shardvar.verbs.reports import WriteReport
 __all__ = ["ApplyReport", "DeltaReport", "TensorChange"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TensorChange:
     """The change of one tensor, and the form that is stored."""
 
@@ -39,7 +39,7 @@ class TensorChange:
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeltaReport:
     """Report of ``delta``."""
 
@@ -91,7 +91,7 @@ class DeltaReport:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ApplyReport(WriteReport):
     """Report of ``apply``, also of one that writes nothing."""
 

@@ -57,7 +57,7 @@ from shardvar.formats.files import open_below
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import STRING, Ints, code, odd_values
 from shardvar.planning.index import EntryTable
-from shardvar.records import dataclass, field, replace
+from shardvar.records import entity, field, frozen, replace
 from shardvar.verbs.locate import Location
 from shardvar.wire import strings
 
@@ -92,7 +92,7 @@ _UNREADABLE = "Error during deserialization of the task graph"
 """The words of distributed's scheduler where it lacks a module that a task needs."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Opening:
     """The way a worker opens the checkpoint that a task reads."""
 
@@ -243,7 +243,7 @@ def check_version(version: str) -> None:
 # --- The payloads that a task reads
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Payloads:
     """Some payloads of a checkpoint, as a worker finds them."""
 

@@ -26,7 +26,6 @@ import re
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from math import inf, isnan
 from numbers import Real
@@ -47,6 +46,7 @@ from shardvar.layout.region import read_integer
 from shardvar.limits import MAX_FILES
 from shardvar.planning.index import SOME_PROCESSES
 from shardvar.planning.plan import check_replicas
+from shardvar.records import dataclass, field, frozen, replace
 from shardvar.storage.local import LocalStorage
 from shardvar.storage.posix import HeldDirectory
 from shardvar.verbs.arguments import check_string
@@ -86,7 +86,7 @@ class Peers(Protocol):
         """Return the processes that are known to have ended."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SaveOptions:
     """The choices of a caller for a save by several processes, the same in all of them."""
 
@@ -116,7 +116,7 @@ class SaveOptions:
             raise ArgumentTypeError(f"timeout is {timeout!r}.", "Give a number of seconds.")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Run:
     """One save by several processes, as the files in the directory show it."""
 
@@ -319,7 +319,7 @@ class Run:
         return self.known[stamp]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OwnShare:
     """A share that this process has in an attempt."""
 
@@ -342,6 +342,9 @@ class OwnShare:
         )
 
 
+_PLAIN = SaveOptions()
+
+
 def find_run(
     path: Path,
     run: str,
@@ -349,7 +352,7 @@ def find_run(
     format: str | None,
     attempt: str | None = None,
     peers: Peers | None = None,
-    options: SaveOptions = SaveOptions(),
+    options: SaveOptions = _PLAIN,
 ) -> Run:
     """Return the run of these arguments; ``UnsupportedError`` if the format has no shares."""
     check_string(run, "names of runs")

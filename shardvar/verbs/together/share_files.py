@@ -64,7 +64,7 @@ from shardvar.planning.index import (
 )
 from shardvar.planning.plan import CopyTable, Plan, merge_entries
 from shardvar.planning.slices import Assignment, SliceTable
-from shardvar.records import dataclass, field, replace
+from shardvar.records import entity, field, frozen, replace
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.compare.blocks import Blocks
@@ -97,7 +97,7 @@ NOT_WRITTEN = "0"
 """The token of a sink that is asked only for places and checksums."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ShareWriter:
     """The frame of a file of a format, and a checksum of every payload."""
 
@@ -120,7 +120,7 @@ class ShareWriter:
         return self.own.frame(slices, start, checksums)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class Holding:
     process: int
     source: ArraySource
@@ -137,7 +137,7 @@ class Holding:
     """The keys of a training state, whichever process writes the values; None if it is none."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class SavedShare:
     """A share, by its index."""
 
@@ -406,7 +406,7 @@ def _carried(
 # --- The call of process 0: its slices
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ShareCall:
     waits: bool
     """True if process 0 waits for the others and commits."""
@@ -445,7 +445,7 @@ _AGAIN = "again"
 _GIVE_SAME = "Give the same in all processes, or in only one of them."
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class _Merged:
     """The contents of all shares together."""
 

@@ -54,7 +54,7 @@ from shardvar.layout.dtypes import ITEMSIZES, Array, Bools, Ints, Shape
 from shardvar.layout.region import overlapping_pairs
 from shardvar.planning.index import DIGEST_NBYTES, EntryTable
 from shardvar.planning.slices import SliceTable
-from shardvar.records import dataclass, field, replace
+from shardvar.records import dataclass, entity, field, replace
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.compare.blocks import Blocks, read_portion
 from shardvar.verbs.compare.claims import check_can_refer, entries_alike
@@ -96,7 +96,7 @@ class BaseNote(NamedTuple):
         return cls(prefix, identity, tuple(files))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class OlderIndex:
     storage: Storage
     prefix: str

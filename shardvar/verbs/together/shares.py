@@ -51,7 +51,7 @@ from shardvar.planning.slices import (
     rows_in_file_order,
     sum_by,
 )
-from shardvar.records import dataclass, field, replace
+from shardvar.records import entity, field, replace
 from shardvar.storage.local import split_place
 from shardvar.storage.remote import RemoteStorage
 from shardvar.verbs.arguments import check_mapping, named_arguments, stored_dtype, texts_of
@@ -76,7 +76,7 @@ from shardvar.verbs.writing import PEAK_NBYTES, WritePlan, check_may_write, repo
 # --- Local shards: a tensor that is cut over processes is in none of them whole
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@entity
 class LocalShard:
     """A region of a tensor that this process holds, with its values.
 

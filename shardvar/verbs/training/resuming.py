@@ -40,7 +40,7 @@ from shardvar.errors import (
     log_warning,
 )
 from shardvar.planning.plan import name_processes
-from shardvar.records import dataclass
+from shardvar.records import frozen
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.together.run import Peers, WaitPace, pace_at
 from shardvar.verbs.training.step_records import (
@@ -315,7 +315,7 @@ _MOST_LOOKS = 8
 """Looks at a directory from which another job removes steps, and saves newer ones at the same time."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Resumed:
     record: StepRecord | None
     """The step; None if no step could be loaded."""

@@ -15,7 +15,7 @@ import numpy as np
 from shardvar.engine.cast import convert_into
 from shardvar.errors import READ_ERRORS, ArgumentError, UnsupportedError, prefix_errors
 from shardvar.layout.dtypes import Array, Shape, dtype_name, numpy_dtype
-from shardvar.records import dataclass
+from shardvar.records import frozen
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.together.run import without_keys_of_some
 from shardvar.wire.damage import decoding, invalid
@@ -53,7 +53,7 @@ L = TypeVar("L", bound=PlacedLeaf)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoadReport:
     """The keys that a state and a checkpoint do not share."""
 

@@ -14,16 +14,16 @@ Strategies mirror on devices without a hint, and ``hints_for`` turns the heurist
                               the whole
 """
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import Shape
 from shardvar.layout.shard_counts import element_nbytes
+from shardvar.records import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Hints:
     """Hints that a strategy follows for the variables created in ``hint_scope``.
 
@@ -68,7 +68,7 @@ _STRING_NBYTES = 16
 """Size that a string counts as, the same as for partitioners."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Choice:
     """The answer of a heuristic."""
 
@@ -78,7 +78,7 @@ class Choice:
     """The reason in words, with the numbers that were compared."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Workload:
     """A variable, and how much of it a step touches.
 

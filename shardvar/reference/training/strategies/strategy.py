@@ -20,7 +20,6 @@ no device holds the whole of a variable that is cut.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
 from itertools import cycle
 from threading import local
 from typing import Any, Protocol, Self
@@ -30,6 +29,7 @@ import numpy.typing as npt
 from shardvar.errors import ArgumentError, ArgumentTypeError, ScopeError
 from shardvar.layout.partition import AnyPartitioner, Cut, PartitionSpec
 from shardvar.layout.region import read_declared_shape
+from shardvar.records import field, frozen, replace
 from shardvar.reference.devices import Device, device_scope, full_name, operation_scope
 from shardvar.reference.training.module import configured
 from shardvar.reference.training.strategies.hints import Hints
@@ -50,7 +50,7 @@ from shardvar.reference.variables.mirrored import aggregate
 from shardvar.reference.variables.variable import device_of, parse_mode
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Partitioning:
     """A way to cut variables, which overrides a strategy's partitioner."""
 
@@ -69,7 +69,7 @@ class VariableFactory(Protocol):
     def create(self, next_creator: NextCreator, kwargs: dict[str, Any], scope: "Scope") -> Any: ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Scope:
     strategy: VariableFactory
     partitioning: Partitioning | None = None

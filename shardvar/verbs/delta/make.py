@@ -104,8 +104,8 @@ def delta(
     map_base : bool, default False
         Map ``a`` as well, which then has the names of ``b``.
     cast : dtype, optional
-        Round the floating-point tensors of ``b`` to this dtype, or what the map makes of them; with
-        ``map_base``, also those of ``a``.
+        Round the floating-point tensors of ``b`` to this dtype, or what the map makes of them. With
+        ``map_base``, ``a`` is rounded as well.
     progress : callable, optional
         Called with numbers of payload bytes of both checkpoints as they are read.
 

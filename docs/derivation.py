@@ -211,7 +211,7 @@ def extents_of(axes: list[list[str]], shape: tuple[int, ...], known: Sizes) -> S
     for axis, extent in zip(axes, shape, strict=True):
         free = [name for name in axis if name not in known]
         rest = prod(known[name] for name in axis if name in known)
-        if len(free) > 1:
+        if len(free) > 1 or (free and not rest):
             raise Unknown(f"the extents of {free}")
         if free and rest and extent % rest == 0:
             found[free[0]] = extent // rest

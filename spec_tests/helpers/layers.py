@@ -45,6 +45,7 @@ _ENGINE_ROOM = (
 )
 _MEMORY = (
     "errors",
+    "records",
     "forks",
     "layout",
     "layout.meshes",
@@ -143,14 +144,26 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "verbs",
     ),
     "jax": ("errors", "records", "extras", "formats.protocol", "layout", "planning", "verbs"),
-    "vectors": ("errors", "layout", "wire.strict_json"),
+    "vectors": ("errors", "records", "layout", "wire.strict_json"),
     "cli": (*_VERBS, "extras", "verbs", "view", "vectors"),
     "__main__": ("cli",),
-    "reference.tracking": ("errors",),
-    "reference.devices": ("errors", "forks", "limits", "pictures", "layout", "layout.meshes"),
-    "reference.random": ("errors", "layout"),
+    "reference.tracking": (
+        "errors",
+        "records",
+    ),
+    "reference.devices": (
+        "errors",
+        "records",
+        "forks",
+        "limits",
+        "pictures",
+        "layout",
+        "layout.meshes",
+    ),
+    "reference.random": ("errors", "records", "layout"),
     "reference.variables": (
         "errors",
+        "records",
         "forks",
         "pictures",
         "layout",
@@ -160,6 +173,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     ),
     "reference.nn": (
         "errors",
+        "records",
         "layout",
         "reference.tracking",
         "reference.devices",

@@ -143,13 +143,13 @@ def element_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(f"u{ITEMSIZES[code(name)] or 1}") if is_opaque(name) else numpy_dtype(name)
 
 
-Read = Callable[[], memoryview]
+ReadBytes = Callable[[], memoryview]
 """Reads a portion of a tensor in any thread, into a buffer that the thread has until its next call."""
 
-NO_BYTES: Read = memoryview(b"").toreadonly
+NO_BYTES: ReadBytes = memoryview(b"").toreadonly
 
 
-def reads_of(flats: Sequence[FlatTensor], steps: Sequence[int]) -> Generator[list[Read]]:
+def reads_of(flats: Sequence[FlatTensor], steps: Sequence[int]) -> Generator[list[ReadBytes]]:
     """Yield what reads the next bytes of each of one or two tensors, in order; none of one that has ended.
 
     The reads raise errors. The caller checks the tensors once all are read.
@@ -162,7 +162,7 @@ def reads_of(flats: Sequence[FlatTensor], steps: Sequence[int]) -> Generator[lis
         yield from map(list, zip_longest(*sides, fillvalue=NO_BYTES))
 
 
-def _reads(flat: FlatTensor, step: int, use: str) -> Generator[Read]:
+def _reads(flat: FlatTensor, step: int, use: str) -> Generator[ReadBytes]:
     spans = block_ranges(0, flat.nbytes, step)
     if not flat.is_ordered:
         yield from (partial(read_portion, flat, *span, use) for span in spans)

@@ -35,7 +35,7 @@ from shardvar.pictures.words import natural_key, one_line
 from shardvar.planning.index import take_tensors
 from shardvar.records import frozen, replace
 from shardvar.verbs.arguments import check_progress, named_arguments
-from shardvar.verbs.compare.blocks import Blocks, Read, batches, reads_of
+from shardvar.verbs.compare.blocks import Blocks, ReadBytes, batches, reads_of
 from shardvar.verbs.locate import Path, find_checkpoint
 from shardvar.verbs.problems import SCHEMA, Damage, lines_of_problems, untold
 from shardvar.verbs.reader import Reader, settings_in
@@ -281,13 +281,13 @@ def _walk(
                 errors[key] = value
         progress(int(blocks.nbytes[batch].sum()))
 
-    def portions() -> Iterator[tuple[int, Read]]:
+    def portions() -> Iterator[tuple[int, ReadBytes]]:
         for row in sorted(set(rows).difference(small)):
             flats[row] = blocks.flat(row)
             for (read,) in reads_of([flats[row]], [BLOCK_NBYTES]):
                 yield row, read
 
-    def hash_portion(portion: tuple[int, Read]) -> tuple[int, list[bytes] | ReadError]:
+    def hash_portion(portion: tuple[int, ReadBytes]) -> tuple[int, list[bytes] | ReadError]:
         row, read = portion
         dtype = tensors.dtype(row)
         try:

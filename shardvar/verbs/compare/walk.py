@@ -26,7 +26,7 @@ from shardvar.engine.read import FlatTensor
 from shardvar.errors import READ_ERRORS, ReadError
 from shardvar.layout.dtypes import Array, is_number
 from shardvar.records import entity, field
-from shardvar.verbs.compare.blocks import Blocks, Read, batches, element_dtype, reads_of
+from shardvar.verbs.compare.blocks import Blocks, ReadBytes, batches, element_dtype, reads_of
 from shardvar.verbs.compare.comparison import (
     DiffReport,
     TensorDifference,
@@ -103,7 +103,7 @@ class Sides:
         for side, flat in zip("ab", self.flats, strict=True):
             _of_side(side, flat.check)
 
-    def _read(self, reads: Sequence[Read], start: int) -> Stretch:
+    def _read(self, reads: Sequence[ReadBytes], start: int) -> Stretch:
         a, b = (
             np.frombuffer(_of_side(side, read), element_dtype(dtype))
             for side, read, dtype in zip("ab", reads, self.dtypes, strict=True)

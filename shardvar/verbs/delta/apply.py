@@ -45,7 +45,7 @@ from shardvar.storage.exchange import left_beside
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.arguments import check_policy, check_progress, named_arguments
 from shardvar.verbs.callbacks.answer import OverlaidSource
-from shardvar.verbs.compare.blocks import Blocks, Read
+from shardvar.verbs.compare.blocks import Blocks, ReadBytes
 from shardvar.verbs.compare.digest import digests_of
 from shardvar.verbs.delta.chain import check_base, count_applied, find_deltas, open_chain
 from shardvar.verbs.delta.contents import CHANGED, EQUAL, Contents, Delta, DeltaRow, check_faults
@@ -241,7 +241,7 @@ def _leaves(
 
 
 def _patch_leaf(
-    number: int, read: Read, patches: Sequence[tuple[Patch, bool]], dtype: str
+    number: int, read: ReadBytes, patches: Sequence[tuple[Patch, bool]], dtype: str
 ) -> list[LeafChange]:
     """Return the change of a leaf by all deltas, and the leaf after each delta with a checksum."""
     old = read()

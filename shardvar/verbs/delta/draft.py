@@ -32,7 +32,7 @@ from shardvar.planning.slices import TensorTable
 from shardvar.records import dataclass, entity, field, replace
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.callbacks.answer import OverlaidSource
-from shardvar.verbs.compare.blocks import NO_BYTES, Read, reads_of
+from shardvar.verbs.compare.blocks import NO_BYTES, ReadBytes, reads_of
 from shardvar.verbs.delta.contents import (
     CHANGED,
     CHANGED_PREFIX,
@@ -62,7 +62,7 @@ from shardvar.wire.digests import (
     word_nbytes,
 )
 
-Stored = dict[str, tuple[str, Shape, int]]
+ScratchTensors = dict[str, tuple[str, Shape, int]]
 """The dtype, the shape and the place of tensors in a scratch file, by key."""
 
 
@@ -112,7 +112,7 @@ class DeltaDraft:
         return 4 + ROW_NBYTES * len(self.frames) + self._nbytes
 
     @property
-    def stored(self) -> Stored:
+    def stored(self) -> ScratchTensors:
         """The dtype, the shape and the place of the payload of each changed tensor."""
         places = self.places.items()
         return {CHANGED_PREFIX + key: ("uint8", (size,), start) for key, (start, size) in places}
@@ -178,7 +178,7 @@ def draft_tensors(
                 leaves = []
 
 
-def leaf_reads(*flats: FlatTensor) -> Generator[tuple[int, int, list[Read]]]:
+def leaf_reads(*flats: FlatTensor) -> Generator[tuple[int, int, list[ReadBytes]]]:
     """Bounds and reads of leaves of one or two tensors; of an empty one, a leaf without bytes."""
     spans = block_ranges(0, flats[0].nbytes, LEAF_NBYTES) if flats[0].nbytes else [(0, 0)]
     with closing(reads_of(flats, [LEAF_NBYTES] * len(flats))) as every:
@@ -228,7 +228,7 @@ class _ScratchSource(Source):
         """Do nothing: the maker of the file closes it."""
 
 
-def scratch_source(scratch: ScratchFile, stored: Stored) -> _ScratchSource:
+def scratch_source(scratch: ScratchFile, stored: ScratchTensors) -> _ScratchSource:
     """Return the source of tensors in a scratch file: the dtype, the shape and the place of each."""
     tensors = TensorTable.of((key, dtype, shape) for key, (dtype, shape, _) in stored.items())
     count = len(tensors)

@@ -27,7 +27,7 @@ from shardvar.planning.index import find_ties
 from shardvar.records import entity, field
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.arguments import check_progress, named_arguments
-from shardvar.verbs.compare.blocks import Blocks, Read, batches
+from shardvar.verbs.compare.blocks import Blocks, ReadBytes, batches
 from shardvar.verbs.compare.digest import digests_of
 from shardvar.verbs.delta.contents import (
     CHANGED,
@@ -336,7 +336,9 @@ class _Comparison:
                 compare = partial(self._compare_leaf, start // LEAF_NBYTES, reads, dtype)
                 yield LeafWork(key, nbytes, compare if nbytes else list, stop == nbytes, flats)
 
-    def _compare_leaf(self, number: int, reads: Sequence[Read], dtype: str) -> list[LeafChange]:
+    def _compare_leaf(
+        self, number: int, reads: Sequence[ReadBytes], dtype: str
+    ) -> list[LeafChange]:
         old, new = (read() for read in reads)
         self.progress(len(old) + len(new))
         return [compare_leaf(number, old, new, dtype)]

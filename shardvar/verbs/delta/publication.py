@@ -34,7 +34,13 @@ from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.delta.contents import CHANGED, EQUAL, WHOLE, Contents, Delta, DeltaRow
 from shardvar.verbs.delta.dialects import GAPS, IDX, INDICES, VALUE, XOR, is_numeral, marks_of
-from shardvar.verbs.delta.draft import DeltaDraft, Stored, drafted_delta, leaf_reads, scratch_source
+from shardvar.verbs.delta.draft import (
+    DeltaDraft,
+    ScratchTensors,
+    drafted_delta,
+    leaf_reads,
+    scratch_source,
+)
 from shardvar.verbs.delta.report import DeltaReport, TensorChange
 from shardvar.verbs.locate import Location, Path, check_apart
 from shardvar.verbs.reader import Reader, open_found
@@ -257,7 +263,7 @@ class _Encoder:
     result: Blocks
     rows: Mapping[str, int]
     scratch: ScratchFile
-    stored: Stored = field(default_factory=dict)
+    stored: ScratchTensors = field(default_factory=dict)
     """The dtype, the shape and the place of each tensor of the files."""
     sums: dict[str, str] = field(default_factory=dict)
     """The checksum of the new bytes of each."""

@@ -243,7 +243,6 @@ def put(*lines: str) -> None:
 
 
 def print_bold(line: str, word: str) -> None:
-    """Print a line of a terminal in which the first place of a word is bold."""
     line = one_line(line)
     place = line.find(word)
     style = None if place < 0 else lambda text: text.stylize("bold", place, place + len(word))

@@ -290,7 +290,6 @@ def _around(label: str, number: re.Match[str]) -> tuple[str, str]:
 
 
 def _by_one_number(labels: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield groups of labels in each of which one number varies."""
     numbers = [tuple(_NUMBER.findall(label)) for label in labels]
     varying = [
         place for place, found in enumerate(zip(*numbers, strict=True)) if len(set(found)) > 1

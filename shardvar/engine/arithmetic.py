@@ -336,7 +336,6 @@ def _row(value: Any, place: int, row: int) -> Any:
 
 
 def view_places(tree: TermTree) -> list[int]:
-    """The places of the views in a tree."""
     if not isinstance(tree, tuple):
         return []
     if tree and tree[0] in ("leaf", "index"):

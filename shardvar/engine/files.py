@@ -217,7 +217,6 @@ def _by_turns(
 
 
 def _in_turn(works: Iterator[FileWork], count: int) -> Iterator[tuple[FileWork, list[int]]]:
-    """Yield the batches of ``count`` files, one of each in turn."""
     under_way: deque[tuple[FileWork, Iterator[list[int]]]] = deque()
     while True:
         while len(under_way) < count and (new := next(works, None)) is not None:

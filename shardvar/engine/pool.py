@@ -181,7 +181,6 @@ def word_of(itemsize: int) -> np.dtype[Any]:
 
 
 def bytes_of(array: npt.NDArray[Any]) -> memoryview:
-    """The memory of a contiguous array as bytes."""
     # NumPy views an array as bytes along its last axis, and a scalar array has none, hence the
     # reshape. No step copies.
     return array.reshape(-1).view(np.uint8).data

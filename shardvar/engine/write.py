@@ -71,7 +71,6 @@ def restore_rows(report: FileReport, rows: Ints) -> FileReport:
 
 
 def _own_tensors(slices: SliceTable) -> SliceTable:
-    """The slices over a table of only their tensors."""
     used, tensor = np.unique(slices.tensor, return_inverse=True)
     return replace(slices, tensors=slices.tensors.take(used), tensor=tensor)
 

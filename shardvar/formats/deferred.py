@@ -296,7 +296,6 @@ class DeferredIndex:
             self._is_known[row] = True
 
     def fault_of(self, key: str) -> ShardvarError | None:
-        """Return the error of a key, or None; the frames of the key are read."""
         if key in self.broken:
             return self.broken[key]
         rows = self.rows_of(key)

@@ -139,7 +139,6 @@ def _read_spans(
 
 
 def _plain(value: Any) -> Any:
-    """Return a value; raise if one in it, at any depth, is not plain."""
     left = [value]
     while left:
         each = left.pop()

@@ -285,8 +285,6 @@ CAPABILITIES = Capabilities(
 
 @frozen
 class GgufFormat(ListedFormat):
-    """GGUF: one file."""
-
     capabilities: Capabilities = CAPABILITIES
 
     def lay_out(self, new: NewCheckpoint) -> "OneFileSink":

@@ -391,7 +391,6 @@ class _Walk:
         return texts[0].decode("utf-8", "replace") if texts and is_short else ""
 
     def _lists_of(self, group: Any) -> Iterator[str]:
-        """Yield the names of a group's attributes that are lists, or parts of lists."""
         for name in _LISTS:
             if self._has(group, name):
                 yield name

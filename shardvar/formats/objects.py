@@ -89,7 +89,6 @@ def document_of(metadata: Metadata, keys: Sequence[str] = ()) -> str:
 
 
 def with_objects(source: Source, can: Capabilities) -> Source:
-    """Return a source with the objects of the document that it has."""
     if can.objects_in_tensor:
         index = _index(source, lambda: _read_tensor(source), OBJECTS)
     else:

@@ -223,7 +223,6 @@ def _placed(tensor: onnx.OnnxTensor, listing: _OnnxListing) -> ListedTensor:
 
 
 def _texts(tensor: onnx.OnnxTensor, file: ReadableFile) -> ListedTensor:
-    """Return a tensor of texts, which are read at once."""
     texts = np.empty(len(tensor.strings), object)
     texts[:] = [file.read(start, stop - start) for start, stop in tensor.strings]
     payload = strings.encode(texts)

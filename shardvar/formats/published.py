@@ -138,7 +138,6 @@ def delta_of(
 
 
 def own_delta(user: Mapping[str, str]) -> FileKind:
-    """Return the kind of a delta of shardvar, whose metadata have ``DELTA``."""
     named = ""
     with suppress(ShardvarError):
         mark = parse_json(user[DELTA].encode("utf-8", "surrogateescape"), _MAX_DEPTH)

@@ -159,8 +159,6 @@ class SetSink(Sink):
 
 @frozen(eq=False, repr=False, kw_only=True)
 class OneFileSink(SetSink):
-    """A checkpoint of one file."""
-
     final: str
     empty: Callable[[], bytes]
     """Returns the bytes of a file without payloads, which the engine does not write."""

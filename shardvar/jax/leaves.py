@@ -85,7 +85,6 @@ def _step(entry: Any) -> str | int:
 
 
 def is_jax_array(value: Any) -> bool:
-    """Return True for arrays of JAX, and for what describes one."""
     return isinstance(value, jax.Array | jax.ShapeDtypeStruct)
 
 

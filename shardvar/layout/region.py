@@ -628,7 +628,6 @@ class _Cell:
     last: Ints  # [count, rank]
 
     def half(self, axis: int, upper: bool) -> "_Cell":
-        """Return the lower or the upper half of the cell along an axis."""
         low, high = self.low.copy(), self.high.copy()
         (low if upper else high)[axis] = (self.low[axis] + self.high[axis]) // 2
         first, last = np.maximum(self.first, low), np.minimum(self.last, high)

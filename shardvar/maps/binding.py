@@ -195,7 +195,6 @@ def uses_of(contribution: Contribution) -> list[tuple[str, Use]]:
 
 
 def computed_piece(contribution: Contribution, target: TensorAxes) -> Piece:
-    """Return the piece of a contribution whose target has all extents."""
     rule, binding = contribution.fitted.rule, contribution.binding
     if binding is None:
         raise TypeError("A rule that moves bits computes nothing.")

@@ -98,7 +98,6 @@ def operator_of(tree: TermTree) -> str:
 
 
 def tree_names(tree: TermTree) -> Iterator[str]:
-    """Yield the names of sizes and of indices in a tree."""
     return (each for each in walk(tree) if isinstance(each, str))
 
 
@@ -204,7 +203,6 @@ def parse_expression(text: str) -> Expression:
 
 
 def read_expression(text: str) -> tuple[Expression, str]:
-    """Return the expression at the beginning of a text, and the rest of the text."""
     reader = ExpressionReader(text)
     tree = reader.sum(0)
     return Expression(text[: reader.at].strip(), tree), text[reader.at :]
@@ -285,7 +283,6 @@ class ExpressionReader:
 
 
 def decimal_number(text: str) -> Fraction:
-    """Return a number with decimals or an exponent, exactly."""
     try:
         return Fraction(_EXACT.create_decimal(text))
     except (ArithmeticError, ValueError):

@@ -636,7 +636,6 @@ def fit_rules(
     encodings: Mapping[str, str],
     idle: Collection[int] = (),
 ) -> Fit:
-    """Fit rules to tensors and objects, and prove that nothing is lost."""
     fitting, keys = _Fitting(rules, tensors, encodings, idle), [*tensors, *objects]
     # Match.
     matched: list[list[tuple[str, Values]]] = [[] for _ in rules]

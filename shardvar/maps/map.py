@@ -506,7 +506,6 @@ def fit_map(
 
 
 def _names_of(rules: Iterable[MapRule], sizes: Mapping[str, SizeValue]) -> set[str]:
-    """The names in some rules, and in the sizes that they use."""
     found = [name for rule in rules for name in rule.names()]
     for name in found:
         size = sizes.get(name)

@@ -564,7 +564,6 @@ def _text_of(value: Any, name: str) -> str | None:
 
 
 def _tables(value: Any) -> Iterator[dict[str, Any]]:
-    """Yield a table of a configuration, and the tables in it."""
     if isinstance(value, dict):
         yield value
         for each in value.values():

@@ -190,7 +190,6 @@ def find_element(
 
 
 def _element(corner: Ints, splits: Sequence[tuple[int, ...]]) -> str:
-    """The element at a corner, in the coordinates of the tensor."""
     left = iter(corner.tolist())
     coordinates = []
     for radices in splits:

@@ -171,7 +171,6 @@ def _numbers(numbers: Sequence[int]) -> str:
 
 
 def first_problems(problems: Sequence[str]) -> list[str]:
-    """Return the first problems, and the number of the others."""
     more = len(problems) - MOST_PROBLEMS
     return [*problems[:MOST_PROBLEMS], *([f"... and {more:,} more"] if more > 0 else [])]
 

@@ -339,7 +339,6 @@ def take_tensors(entries: EntryTable, keys: Collection[str]) -> EntryTable:
 
 
 def of_tensors(entries: EntryTable, rows: Ints) -> EntryTable:
-    """Return the entries of some tensors, over a table of only these."""
     # The new row of each tensor, -1 for those left out: if rows 0 and 2 of three are kept, it is 0,
     # -1, 1.
     tensors = entries.slices.tensors
@@ -384,7 +383,6 @@ def concatenate_entries(tables: Sequence[EntryTable]) -> EntryTable:
 
 
 def unknown_key(key: str, keys: Iterable[str]) -> UnknownKey:
-    """The error for an unknown key, with the keys that are spelled most alike."""
     alike = similar(key, keys, 3)
     # The number of a layer is seldom misspelt: `layer.3.w` means `layers.3.w`, and not
     # `layers.4.w`.

@@ -175,7 +175,6 @@ class SliceTable:
 
     @classmethod
     def of_region(cls, tensors: TensorTable, region: Region, nbytes: Ints | None = None) -> Self:
-        """The table with one slice, a region of the first tensor of ``tensors``."""
         offset, shape = tensors.padded([region.offset], [region.shape])
         return cls.of(tensors, np.zeros(1, np.int64), offset, shape, nbytes)
 

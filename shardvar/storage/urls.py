@@ -363,7 +363,6 @@ itself is a name."""
 
 
 def path_of_file(url: str) -> str:
-    """Return the path that a URL of the scheme file means."""
     _check_url("file", url)
     place, _, rest = url.partition("://")[2].partition("/")
     if place not in ("", "localhost"):

@@ -270,7 +270,6 @@ def check_has_memory(key: str, values: Sequence[Any]) -> None:
 
 
 def is_on_meta(tensor: Any) -> bool:
-    """Return True for a tensor on the device meta."""
     return not hasattr(tensor, "local_shards") and bool(tensor.is_meta)
 
 

@@ -36,7 +36,6 @@ def save_tree(path: Path, tree: Mapping[str, Any], **options: Any) -> Any:
 
 
 def load_tree(path: Path, device: Any = None) -> dict[str, Any]:
-    """Load what ``save_tree`` has saved, with its tensors on a device."""
     with open_checkpoint(path) as reader:
         facts = reader.listed().slices.tensors.facts()
     state: dict[str, Any] = {

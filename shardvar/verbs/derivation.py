@@ -437,8 +437,6 @@ def _read_options(plain: Any, place: str) -> dict[str, Any]:
 
 @frozen
 class _Statement:
-    """A statement of a derivation."""
-
     place: str
     name: str
     result: str

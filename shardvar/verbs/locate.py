@@ -691,7 +691,6 @@ def find_checkpoint(path: Path, listings: dict[str, list[str]] | None = None) ->
 
 
 def paths_of(paths: Path | Iterable[Path]) -> list[Path]:
-    """Return one path, or several, as a list."""
     given: Any = paths
     is_one = isinstance(given, str | bytes | os.PathLike) or not isinstance(given, Iterable)
     return [given] if is_one else list(given)

@@ -601,8 +601,6 @@ _SUMS = (".sha256", ".md5", "checksums.txt", "SHA256SUMS", "checklist.chk")
 
 @frozen
 class FolderContents:
-    """Everything in a folder."""
-
     place: SplitPath
     meant: Sequence[Location]
     """The checkpoints that its path means."""

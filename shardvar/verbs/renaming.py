@@ -31,7 +31,6 @@ _NAMED = 8
 
 
 def matches_any(key: str, globs: Iterable[str]) -> bool:
-    """Globs are matched letter for letter."""
     return any(fnmatchcase(key, glob) for glob in globs)
 
 

@@ -96,7 +96,6 @@ def _steps_in(name: str) -> list[int]:
 
 
 def _counts_steps(series: Sequence[str]) -> bool:
-    """Return True if the names have words for steps, and each has other steps."""
     steps = {*map(tuple, map(_steps_in, series))}
     return len(steps) == len(series) and () not in steps
 

@@ -258,7 +258,6 @@ def open_block_file(read: _Read, size: int) -> BlockFile:
 def encode_block_file(
     blocks: Iterable[tuple[bytes, bytes]], metadata: bytes, version: int = INDEX_VERSION
 ) -> list[bytes]:
-    """Return the bytes of a file, in parts, of (first key, block) pairs."""
     parts, keys, nbytes, checksums = [INDEX_HEADER], [], [], []
     for key, block in blocks:
         parts.append(block)

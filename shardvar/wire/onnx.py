@@ -110,7 +110,6 @@ class _Parser:
         return texts[1], texts[2]
 
     def tensor(self, path: str, start: int, stop: int, name: str | None = None) -> OnnxTensor:
-        """Return a tensor; ``name`` replaces its own name."""
         found, own, location, external = OnnxTensor(path), "", 0, dict[str, str]()
         dims: list[int] = []
         for number, begin, end in self.fields(start, stop):

@@ -71,7 +71,6 @@ def decode_varint(data: bytes, start: int, stop: int | None = None) -> tuple[int
 
 
 def encode_varints(values: NDArray[np.uint64]) -> bytes:
-    """Return the varints of an array of values, one after the other."""
     if not values.size or int(values.max()) < 0x80:
         return bytes(values.astype(np.uint8))
     shifts = np.arange(0, 7 * MAX_VARINT_NBYTES, 7, dtype=np.uint64)

@@ -112,7 +112,6 @@ class Header:
 
 
 def header_nbytes(first: bytes, file_nbytes: int) -> int:
-    """Return the size of the header, from the first bytes of a file."""
     nbytes = int.from_bytes(first[:PREAMBLE_NBYTES], "little")
     begins = first[PREAMBLE_NBYTES : PREAMBLE_NBYTES + 1] == b"{"
     if nbytes > MAX_HEADER_NBYTES and begins and PREAMBLE_NBYTES + nbytes <= file_nbytes:

@@ -414,7 +414,6 @@ def _shared_nbytes(first: bytes, second: bytes) -> int:
 
 
 def decompress_snappy(data: bytes) -> bytes:
-    """Return the bytes that were compressed to ``data``."""
     size, position = decode_varint(data, 0)
     if size > len(data) * MAX_SNAPPY_RATIO:
         raise malformed(

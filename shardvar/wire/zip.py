@@ -108,8 +108,6 @@ class Member(NamedTuple):
 
 @frozen
 class DirectoryPlace:
-    """The place of the central directory."""
-
     start: int  # in bytes of the archive
     nbytes: int
     count: int  # of members

@@ -42,8 +42,6 @@ Counts = tuple[int, ...]
 
 
 class SimulatedRanks:
-    """Tensors on meshes of simulated ranks."""
-
     @cached_property
     def _torch(self) -> Any:
         import torch

@@ -67,7 +67,6 @@ def few_rows(draw: st.DrawFn, row_shapes: RowShapes = ((), (2,)), min_rows: int 
 def uneven_tables(
     draw: st.DrawFn, row_shapes: RowShapes = ROW_SHAPES, min_shards: int = 1
 ) -> tuple[Array, list[int]]:
-    """An array and the rows of each shard, at least one."""
     few = st.lists(st.integers(1, 4), min_size=min_shards, max_size=4)
     # In more than ten shards, the name of shard 10 sorts before the name of shard 2.
     sizes = draw(few | few | st.lists(st.integers(1, 2), min_size=11, max_size=12))
@@ -117,7 +116,6 @@ LAYOUTS = (
 
 
 def along(axis: int, length: int, other: int = 2) -> Array:
-    """A table of some length along an axis."""
     return counting((length, other) if axis == 0 else (other, length))
 
 

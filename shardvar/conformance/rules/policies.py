@@ -253,7 +253,6 @@ _SAVE: dict[str, Callable[[Calls, str, NamedArrays], None]] = {
 
 
 def check_saved(adapter: Calls, tensors: NamedArrays, method: str) -> None:
-    """Save tensors by a method, or read saved ones by it."""
     with checkpoint_path(adapter) as path:
         if method in _SAVE:
             _SAVE[method](adapter, path, tensors)

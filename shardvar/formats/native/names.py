@@ -75,7 +75,6 @@ def files_of_others(names: Iterable[str], prefix: str) -> dict[str, int]:
 
 
 def has_marks(names: Iterable[str]) -> bool:
-    """Return True if some of the names may be marks."""
     return any(".svneeds-" in name or ".svgone-" in name for name in names)
 
 

@@ -113,7 +113,6 @@ Groups = Sequence[Mapping[str, _Shape]]  # The shapes of the parameters of each 
 
 
 def _below(leaves: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Return the leaves below a prefix, by the rest of their keys."""
     return {key[len(prefix) :]: value for key, value in leaves.items() if key.startswith(prefix)}
 
 

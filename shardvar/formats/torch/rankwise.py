@@ -266,7 +266,6 @@ def _files(item: str, layouts: Any, world: int) -> Iterator[tuple[int, tuple[str
 
 
 def _steps(path: Any) -> list[str]:
-    """Return the steps of a path, which the index has as JSON."""
     steps = list(path) if type(path) is tuple else None
     if type(path) is str:
         steps = parse_json(path.encode("utf-8", "surrogatepass"), _MAX_PATH_DEPTH)

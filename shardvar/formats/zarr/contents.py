@@ -288,7 +288,6 @@ class ArrayContents:
     """[m] True for texts, and entries whose elements lie in a node of the database as in memory."""
 
     def add(self, arrays: Sequence[Description], listing: PathListing) -> None:
-        """Add arrays, each checked by itself."""
         stored = sum(listing.sizes.values())
         room = Allowance.of(len(listing.names), stored)
         for each in sorted(arrays, key=lambda one: one.key):

@@ -331,7 +331,6 @@ def read_ranges(data: DataFiles, file: Ints, start: Ints, nbytes: Ints) -> list[
 
 
 def _spans(data: DataFiles, file: Ints, start: Ints, nbytes: Ints) -> tuple[list[_Span], list[int]]:
-    """Return the spans that have all ranges, and the number of the span of each."""
     traits = data.traits
     gap, waste = (0, 0) if traits is None else (traits.gap_nbytes, traits.waste_nbytes)
     spans: list[_Span] = []

@@ -61,7 +61,6 @@ WRITTEN = frozenset(DTYPES_V3) - {"float4_e2m1fn", "int4", "int2"}
 
 
 def build_document(fields: Mapping[str, Any] | str) -> bytes:
-    """Return a JSON document, the same bytes for the same fields."""
     return json.dumps(fields, ensure_ascii=True).encode()
 
 

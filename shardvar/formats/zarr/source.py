@@ -425,7 +425,6 @@ class ZarrSource(FileSource):
         return int(chunks.shape[chunk, 0]) if chunks.metadata.shape else 1
 
     def _finish(self, band: Band) -> memoryview:
-        """Return the bytes of a band in fresh memory."""
         description = self.contents.array_of(band[0])[0].description
         with prefix_errors(f"{description.key!r}"):
             try:

@@ -232,7 +232,6 @@ def _sizes(
     counted: tuple[bool, bool],
     virtual: int,
 ) -> list[list[int]]:
-    """The number of layers of each virtual stage of each stage."""
     # The embedding and the loss are divided like layers, and taken out again below: 7 layers and
     # the embedding on 4 stages make 2 2 2 2, so the first stage has 1 layer of the model.
     by_stage = _stage_sizes(num_layers + sum(counted), stages, *ends)
@@ -331,7 +330,6 @@ def _unrolled(text: str) -> str:
 
 
 def _numbered(sizes: Sequence[Sequence[int]]) -> StageLayers:
-    """Number the layers by virtual stage, and within one by stage."""
     layers: list[list[Interval]] = [[] for _ in sizes]
     start = 0
     for place in range(len(sizes[0])):

@@ -159,7 +159,6 @@ def _move(
 
 
 def _view(array: Array, layout: Layout, row: int, region: Region) -> Array:
-    """The memory of a region within the array of a row of a layout."""
     outer = Region(layout.offset[row].tolist(), layout.extent[row].tolist())
     # The ellipsis makes a view of a scalar too, which an empty index would copy.
     index: Any = (*region.relative_to(outer).slices, ...)

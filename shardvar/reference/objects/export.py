@@ -146,7 +146,6 @@ def shape_fields(shape: Sequence[int]) -> bytes:
 
 
 def graph_fields(variables: Sequence[ServedVariable]) -> bytes:
-    """Return the fields of a GraphDef: the graph of a server, and the functions."""
     functions = []
     for each in variables:
         if each.lookups:

@@ -191,7 +191,6 @@ def _collect(
     options: ObjectOptions,
     counter: tuple[VariableInterface, int] | None,
 ) -> tuple[Keyed, list[tuple[str, Array]], dict[str, VariableInterface]]:
-    """Return the stored variables, other arrays, and all variables by their keys."""
     paths = graph.paths()
     trackables: dict[str, VariableInterface] = {}
     others: dict[str, Array] = {}

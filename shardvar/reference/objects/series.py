@@ -114,7 +114,6 @@ def read_note(storage: Storage, state: SeriesState | None) -> list[str]:
 
 
 def write_note(storage: Storage, state: SeriesState | None, names: Sequence[str]) -> None:
-    """Write a note with these names for a directory of that state, or remove it."""
     if names:
         write_state(
             storage, SeriesState("" if state is None else state.newest, tuple(names)), _NOTE

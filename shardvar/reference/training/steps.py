@@ -294,7 +294,6 @@ def plan_steps(
     touches_all_rows: bool = False,
     sum_squares: bool = False,
 ) -> list[Write]:
-    """Plan one step of one variable: a write for each part of memory."""
     if variable.dtype.kind in "iubO":
         raise ArgumentError(
             f"{variable.name} has dtype {variable.dtype} and no gradient.", "Train real variables."

@@ -337,7 +337,6 @@ def read_partition(shape: Shape, partition: PartitionLike | None) -> Region:
 
 
 def seed_of_part(seed: int, shape: Shape, region: Region) -> int:
-    """Return the seed of a shard: of seed 7 and rows from 9 on it is 16."""
     # R-INIT-5 (RFC 000): "the seed must be changed deterministically for each shard, otherwise each
     # shard will use the same values. This can be achieved by adding offset to the seed." "seed =
     # self.seed + partition.offset[0] # assume partition on 0 axis". TensorFlow adds nothing, and

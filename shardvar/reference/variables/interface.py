@@ -124,7 +124,6 @@ class NumpyProtocol(metaclass=ABCMeta):  # noqa: B024 - `abstract` is not known 
 
     @abstract
     def read_value(self) -> Array:
-        """Return the value as a new array."""
         raise NotImplementedError
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:

@@ -278,7 +278,6 @@ def plan_row_write(
 
 
 def _fitting(resource: Resource, value: Any) -> Array:
-    """Return the value as an array of the resource's dtype and shape."""
     with holding([resource]):
         array = cast_value(value, resource.array.dtype, "The value")
         check_shape(array.shape, resource.array.shape, "The value")

@@ -215,7 +215,6 @@ class ShardedVariable(Variable):
 
 
 def check_shards(variables: Any) -> list[Variable]:
-    """Return the variables as a list that composes one variable."""
     # R-SV-4 (RFC 000): they "compose a larger variable": equal dtypes, equal shapes but for the
     # first axis.
     is_list = isinstance(variables, Sequence) and not isinstance(variables, str | bytes)

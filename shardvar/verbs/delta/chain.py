@@ -75,7 +75,6 @@ def open_chain(
 
 
 def open_all(found: Sequence[Location], stack: ExitStack) -> list[Delta | PublishedDelta]:
-    """Open deltas of any dialect; they are closed with the stack."""
     opened: list[Delta | PublishedDelta] = []
     for each in found:
         reader = stack.enter_context(open_found(each, dequantize=False))

@@ -317,8 +317,6 @@ class Delta:
 
 @entity
 class TensorFrames:
-    """The frames of one changed tensor."""
-
     change: DeltaRow
     flat: FlatTensor
     by_leaf: Mapping[int, tuple[Frame, int]]

@@ -328,7 +328,6 @@ class _Comparison:
                 yield LeafWork(keys[row], int(self.a.nbytes[row]), compare, True)
 
     def _large(self, pairs: Mapping[str, tuple[int, int]]) -> Generator[LeafWork]:
-        """Large tensors, a leaf at a time."""
         for key, (row, other) in pairs.items():
             dtype, nbytes = self.b.tensors.dtype(other), int(self.b.nbytes[other])
             flats = self.a.flat(row), self.b.flat(other)

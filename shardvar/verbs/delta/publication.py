@@ -54,8 +54,6 @@ _VERSION = re.compile(r"[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
 
 @frozen
 class Dialect:
-    """A dialect that is written."""
-
     name: str
     """The name for ``dialect=``."""
     readers: str
@@ -356,7 +354,6 @@ def write_published(
     force: bool,
     dry_run: bool,
 ) -> DeltaReport:
-    """Write the delta that a comparison found and commit it, or only report it."""
     dialect = to.dialect
     _check_changes(changes, dialect)
     contents, blocks = Contents.of(changes, {}), Blocks.of(after)

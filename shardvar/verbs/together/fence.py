@@ -628,7 +628,6 @@ def telling(find: Callable[[], Run], process: int) -> Iterator[None]:
 
 
 def _end_early(run: Run, process: int, error: Exception) -> None:
-    """End the attempt that the other processes make with an error of this one."""
     if run.count == 1:
         return
     told = error.at(f"process {process}") if isinstance(error, ShardvarError) else error

@@ -139,8 +139,6 @@ class Holding:
 
 @entity
 class SavedShare:
-    """A share, by its index."""
-
     index: NativeIndex
     """The index; its generation is the nonce of the call that wrote the share."""
     entries: EntryTable
@@ -666,7 +664,6 @@ def _digests(
 
 
 def _checksums(entries: EntryTable) -> FileChecksums:
-    """The checksums of all entries, file by file, as a sink takes them."""
     order = np.argsort(entries.file, kind="stable")
     runs: list[np.ndarray] = [np.zeros(0, np.uint32)]
     if entries.runs is not None:

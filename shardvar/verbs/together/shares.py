@@ -177,7 +177,6 @@ def source_of_shards(tensors: LocalTensors) -> ArraySource:
 
 
 def _shards_of(key: str, value: Any) -> Iterator[LocalShard]:
-    """The local shards of one key; an array is one that holds the whole tensor."""
     if isinstance(value, LocalShard):
         yield value
         return

@@ -42,8 +42,6 @@ Steps = tuple[str | int, ...]
 
 
 class PlacedLeaf(Protocol):
-    """A leaf that knows its place."""
-
     @property
     def path(self) -> Steps:
         """The steps that lead to it."""

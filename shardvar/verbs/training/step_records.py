@@ -164,7 +164,6 @@ class Arrays:
 
 
 def takes(function: Callable[..., Any], name: str) -> bool:
-    """Return True if a function has a parameter of this name, or takes any."""
     parameters = inspect.signature(function).parameters
     return name in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
 

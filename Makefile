@@ -16,8 +16,9 @@ CLOUD := .venv-cloud/bin/python
 DOCS  := .venv-docs/bin/python
 BUILT := .venv-wheel/bin/python
 
-# Tests start hundreds of interpreters. Without bytecode, each would compile all that it imports.
-unexport PYTHONDONTWRITEBYTECODE
+# Tests start hundreds of interpreters, so all is compiled before. Where a test limits the size of files, Python would
+# write half a module.
+export PYTHONDONTWRITEBYTECODE := 1
 
 # In continuous integration, the slowest tests of each run are listed, so that one that has become slow is seen.
 SLOWEST := $(if $(CI),--durations=20)
@@ -46,6 +47,7 @@ test: .venv/installed ## run the tests and doctests, then the quick ones on the 
 ifdef LAYER
 	$(DEV) -m pytest -q -n $(JOBS) --dist worksteal spec_tests/$(LAYER)
 else
+	$(DEV) -m compileall -q shardvar spec_tests
 	$(DEV) -m pytest -q -n $(JOBS) --dist worksteal --ignore=spec_tests/architecture $(SLOWEST)
 	$(DEV) -m pytest -q -n $(JOBS) --doctest-modules --ignore=shardvar/torch --ignore=shardvar/jax shardvar spec_tests/helpers
 	@$(MAKE) --no-print-directory wheel

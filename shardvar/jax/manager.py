@@ -108,7 +108,7 @@ class OrbaxCheckpointManager:
         found = self._steps.restore(like, step=step)
         if found is None:
             cause = f"{self.directory} has no step."
-            raise CheckpointNotFound(cause, "Ask latest_step() before the first restore.")
+            raise CheckpointNotFound(cause, "Save a step first.")
         return found.loaded
 
     def delete(self, step: int) -> None:

@@ -23,7 +23,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from inspect import signature
 from types import MappingProxyType
 from typing import Any, Self
@@ -48,7 +48,7 @@ from shardvar.formats.protocol import Format
 from shardvar.layout.meshes.mesh import Mesh
 from shardvar.limits import MAX_MANIFEST_NBYTES
 from shardvar.maps.map import Map, chosen, with_files
-from shardvar.maps.matching import PREFIX, config_size, read_beside
+from shardvar.maps.matching import PREFIX, exact_number, read_beside, sizes_at
 from shardvar.pictures.words import count, human_shape, named, natural_key, printable
 from shardvar.records import asdict, frozen, replace
 from shardvar.storage.local import split_place
@@ -189,11 +189,15 @@ def _options_of(given: Mapping[str, Any], paths: Sequence[str]) -> tuple[dict[st
     needs_file = bool(found.get("dequantize"))
     if "map" in found:
         made = chosen(as_map(found["map"], paths=paths), paths[0])
-        sizes: dict[str, Any] = {}
+        sizes, size_of = dict[str, Any](), sizes_at(made.sizes, paths[0])
         for name, size in made.sizes.items():
-            if isinstance(size, str) and size.startswith(PREFIX) and size.count(PREFIX) == 1:
-                value = config_size(paths[0], size.removeprefix(PREFIX))
-                sizes[name] = value if isinstance(value, int | list) else float(value)
+            if isinstance(size, str) and PREFIX in size:
+                with suppress(MapError):  # of a rule that is switched off
+                    value = size_of(name)
+                    exact = value if isinstance(value, list) else [value]
+                    numbers = [float(n) if n % 1 else int(n) for n in exact]
+                    if [*map(exact_number, numbers)] == exact:
+                        sizes[name] = numbers if isinstance(value, list) else numbers[0]
         found["map"] = made = with_files(made, paths).extended((), sizes)
         texts = [str(size) for size in made.sizes.values()]
         needs_file |= any(PREFIX in text for text in texts)

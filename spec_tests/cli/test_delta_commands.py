@@ -151,7 +151,10 @@ def test_a_delta_of_another_program(tmp_path: Path, run: Run) -> None:
     assert len(again["notes"]) == 2
     for option in (("--dialect", "trl"), ("--versions", "1", "2")):
         refused = run("delta", "--compact", tmp_path / "a", tmp_path / "b", tmp_path / "x", *option)
-        assert refused.code == 2 and "Leave --dialect, --versions and the map out" in refused.err
+        assert (
+            refused.code == 2
+            and "Leave --dialect, --versions, --cast and the map out" in refused.err
+        )
     unknown = run(*words[:-1], "slimes", "--versions", "1", "2")
     assert unknown.code == 2 and "Did you mean slime?" in unknown.err
     sv.delta(

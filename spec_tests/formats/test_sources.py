@@ -34,9 +34,7 @@ from spec_tests.helpers.source_code import MODULES, at, tree_of
 READ = {"read_into", "in_order", "expect", "decode", "files_read"}
 """The members that get rows of the wrapper's own entries."""
 OVERRIDDEN: dict[type[Source], dict[str, str]] = {
-    CastSource: dict.fromkeys(
-        READ - {"files_read"}, "Its entries have other dtypes than the stored ones."
-    ),
+    CastSource: dict.fromkeys(READ, "Its entries have other dtypes than the stored ones."),
     MappedSource: dict.fromkeys(READ, "Its entries have other shapes than the stored ones.")
     | dict.fromkeys(
         ("is_guarded", "compare_bytes", "storage_errors", "is_part", "encodings", "objects"),

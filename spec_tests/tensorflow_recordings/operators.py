@@ -44,10 +44,6 @@ class _Seen(ShardedVariable):
     def shape(self) -> tuple[int, ...]:
         return _Shape(super().shape)
 
-    @property
-    def _variables(self) -> list[Variable]:
-        return self.variables
-
 
 _Seen.__name__ = "ShardedVariable"
 

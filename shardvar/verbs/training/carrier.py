@@ -16,7 +16,7 @@ class Carrier:
         self._changed = Condition()
         self._next: tuple[int, Any, Callable[[], None]] | None = None
         self._now: int | None = None
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
 
     @property
     def awaited(self) -> set[int | None]:
@@ -49,13 +49,13 @@ class Carrier:
                     return
                 (number, pending, then), self._next = self._next, None
                 self._now = number
-            error = None
+            error: BaseException | None = None
             try:
                 if pending is not None:
                     pending.result()
                 self._copy(number)
                 then()
-            except Exception as failed:  # noqa: BLE001 - it is raised where the copies are awaited
+            except BaseException as failed:  # noqa: BLE001 - it is raised where the copies are awaited
                 error = failed
                 log_warning(f"{self._target(number)} was not written: {failed}")
             with self._changed:

@@ -487,6 +487,7 @@ rules(
 
 @rule("R-MATMUL-1", "create matmul", tables(row_shapes=((1,), (3,))))
 def products_are_of_the_whole(adapter: Calls, case: LaidOutCase) -> None:
+    """A product with the variable is the product with the whole."""
     value, layout = case
     # Small integers: every product and sum is exact in float32, in any order of shards.
     left = counting((2, len(value)))

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
     ChunkStorageMetadata,
@@ -231,7 +232,8 @@ def metadata_of(reader: Reader) -> Any:
             found[key] = BytesStorageMetadata()
     found |= {key: BytesStorageMetadata() for key in faults}
     paths: Mapping[str, Any] | None = dict(reader.metadata.paths) or None
-    return TorchMetadata(found, paths, {}, StorageMeta(checkpoint_id=reader.path))
+    place = StorageMeta(checkpoint_id=reader.path)
+    return TorchMetadata(found, paths, {}, place, CURRENT_DCP_VERSION)
 
 
 def fill_tensors(reader: Reader, targets: Iterable[TensorTarget], verify: str) -> None:
@@ -368,6 +370,9 @@ class StorageWriter(dcp.StorageWriter):  # type: ignore[misc]
             cause = "With use_collectives=False each process writes an index for itself."
             raise UnsupportedError(cause, "Leave it out, or call sv.save_shards.")
 
+    def storage_meta(self) -> StorageMeta:
+        return StorageMeta(checkpoint_id=self._path)
+
     def prepare_local_plan(self, plan: "SavePlan") -> "SavePlan":
         return plan
 
@@ -410,6 +415,8 @@ class StorageWriter(dcp.StorageWriter):  # type: ignore[misc]
             cause = f"A process wrote {self._path} in the attempt {others[0]}, not {self._part.attempt}."
             raise StorageError(cause, "Use a new planner in all processes, and save again.")
         commit_left(self._run())
+        # torch returns them from its save.
+        metadata.version, metadata.storage_meta = CURRENT_DCP_VERSION, self.storage_meta()
 
     def _run(self) -> Run:
         part = self._part

@@ -852,7 +852,12 @@ def find_in_other_formats(target: Location) -> Location | None:
     """Another checkpoint in the target's folder, or of another format under its name."""
     storage, name = target.storage, target.name
     if target.is_folder or target.owns_folder:
-        found = _locate(storage, "", formats_marked(storage.names()))
+        formats: Iterable[Format] = formats_marked(storage.names())
+        if target.is_folder:  # Then its path means this checkpoint, whatever files rank after it.
+            formats = [
+                each for each in formats if side_of(each.name) <= side_of(target.format.name)
+            ]
+        found = _locate(storage, "", formats)
         own = target.format.name, target.stem
         return next(
             (

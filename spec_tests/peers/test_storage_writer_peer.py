@@ -123,6 +123,27 @@ def test_objects_of_any_class_are_kept_for_torch_and_refused_by_the_native_forma
         sv.open_checkpoint(tmp_path / "native")
 
 
+def test_version_and_path_are_told_as_torch_does(tmp_path: Path) -> None:
+    """By a save, and to the planner of a load."""
+    path = tmp_path / "ck"
+    saved = dcp.save(STATE, storage_writer=face.StorageWriter(path), no_dist=True)
+    own = dcp.save(STATE, checkpoint_id=tmp_path / "own", no_dist=True)
+    for about in (saved, face.StorageReader(path).read_metadata()):
+        assert about.version == own.version
+        assert Path(about.storage_meta.checkpoint_id) == path
+
+
+@pytest.mark.parametrize("name", ["model.pt", "meta.pt", "rng_0.pth", "data.npy", "notes.txt"])
+def test_files_of_a_trainer_may_be_in_the_folder(name: str, tmp_path: Path) -> None:
+    """As for torch's own writer; the folder means the new checkpoint."""
+    torch.save({"other": TABLE}, tmp_path / name)
+    before = (tmp_path / name).read_bytes()
+    save(STATE, tmp_path)
+    for by_torch in (True, False):
+        assert differences(load(STATE, tmp_path, by_torch=by_torch), STATE) == []
+    assert (tmp_path / name).read_bytes() == before
+
+
 def test_a_state_without_tensors_and_one_without_objects(tmp_path: Path) -> None:
     for name, state in {"objects": {"step": 7}, "tensors": {"w": TABLE}}.items():
         for form in ("torch", "shardvar"):

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 def replace() -> None:
     """Let torch make shardvar's readers and writers; in each process of a test."""
     import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint import filesystem
+    from torch.distributed.checkpoint import _storage_utils, filesystem
 
     from shardvar.torch import StorageReader, StorageWriter
 
@@ -31,7 +31,10 @@ def replace() -> None:
         def __init__(self, path: Any, *_args: Any, **_kwargs: Any) -> None:
             super().__init__(path, cast=True, trusted=True)
 
-    for module in (dcp, filesystem):
+    for each in (Writer, Reader):  # a save by a process of its own pickles the writer
+        each.__qualname__ = each.__name__
+        globals()[each.__name__] = each
+    for module in (dcp, filesystem, _storage_utils):  # the last makes them from a checkpoint_id
         module.FileSystemWriter, module.FileSystemReader = Writer, Reader
 
 

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
     ChunkStorageMetadata,
@@ -233,7 +232,7 @@ def metadata_of(reader: Reader) -> Any:
     found |= {key: BytesStorageMetadata() for key in faults}
     paths: Mapping[str, Any] | None = dict(reader.metadata.paths) or None
     place = StorageMeta(checkpoint_id=reader.path)
-    return TorchMetadata(found, paths, {}, place, CURRENT_DCP_VERSION)
+    return TorchMetadata(found, paths, {}, place, dcp.filesystem.CURRENT_DCP_VERSION)
 
 
 def fill_tensors(reader: Reader, targets: Iterable[TensorTarget], verify: str) -> None:
@@ -416,7 +415,10 @@ class StorageWriter(dcp.StorageWriter):  # type: ignore[misc]
             raise StorageError(cause, "Use a new planner in all processes, and save again.")
         commit_left(self._run())
         # torch returns them from its save.
-        metadata.version, metadata.storage_meta = CURRENT_DCP_VERSION, self.storage_meta()
+        metadata.version, metadata.storage_meta = (
+            dcp.filesystem.CURRENT_DCP_VERSION,
+            self.storage_meta(),
+        )
 
     def _run(self) -> Run:
         part = self._part

@@ -149,8 +149,12 @@ class RunChecksums:
         return self.values[first : first - (-nbytes // self.run_nbytes)]
 
 
-_COLUMNS: dict[str, type[np.int64 | np.bool]]
-_COLUMNS = {"file": np.int64, "start": np.int64, "checksum": np.int64, "plain": np.bool}
+_COLUMNS: dict[str, type[np.int64 | np.bool]] = {
+    "file": np.int64,
+    "start": np.int64,
+    "checksum": np.int64,
+    "plain": np.bool,
+}
 
 
 @entity

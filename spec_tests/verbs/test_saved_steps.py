@@ -823,8 +823,10 @@ def test_a_step_stays_until_it_is_copied_or_a_newer_one_is_to_be(tmp_path: Path)
 
 
 def test_the_second_place_of_steps_is_another_one(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="cannot hold copies"):
-        sv.SavedSteps(tmp_path, durable=tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path)
+    for same in (tmp_path, f"{tmp_path}/", tmp_path / "link"):
+        with pytest.raises(ArgumentError, match="cannot hold copies"):
+            sv.SavedSteps(tmp_path, durable=same)
     with pytest.raises(ArgumentError, match="same name="):
         sv.SavedSteps(tmp_path, durable=sv.SavedSteps(tmp_path / "copies", name="checkpoint"))
 

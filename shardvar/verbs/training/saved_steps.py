@@ -154,7 +154,10 @@ class SavedSteps:
         self._meetings = Meetings(self._directory, name, self._using, timeout)
         if durable is not None and not isinstance(durable, SavedSteps):
             durable = SavedSteps(durable, using=self._using, name=name)
-        if durable is not None and (durable._name != name or durable._directory == self._directory):
+        if durable is not None and (
+            durable._name != name
+            or os.path.realpath(durable._directory) == os.path.realpath(self._directory)
+        ):
             cause = f"durable={durable.directory!r} cannot hold copies of the steps of {self._directory!r}."
             raise ArgumentError(cause, "Give another directory, with the same name=.")
         self._durable = durable

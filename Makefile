@@ -74,13 +74,17 @@ wrong: .venv/installed ## break a right adapter in 370 known ways; print how man
 
 PER_LAYER ?= 20
 
-.PHONY: mutation
-mutation: .venv/installed ## change PER_LAYER random lines of each layer (LAYER=wire: of one; SEED=7), and see what its tests notice
-	JOBS=$(JOBS) $(DEV) -m spec_tests.mutation $(if $(SEED),--seed $(SEED)) --per-layer $(PER_LAYER) $(if $(LAYER),--layer $(LAYER))
+# The tests of shardvar.torch and shardvar.jax need the real frameworks.
+MUTATION = -m spec_tests.mutation $(if $(SEED),--seed $(SEED)) --per-layer $(PER_LAYER) $(if $(LAYER),--layer $(LAYER))
 
-.PHONY: matrix
-matrix: .venv/installed ## find all tests that notice each of PER_LAYER random mutants (LAYER, SEED as above), and list spare tests
-	JOBS=$(JOBS) $(DEV) -m spec_tests.mutation --matrix $(if $(SEED),--seed $(SEED)) --per-layer $(PER_LAYER) $(if $(LAYER),--layer $(LAYER))
+.PHONY: mutation matrix
+mutation: .venv/installed .venv-peers/installed ## change PER_LAYER random lines of each layer (LAYER=wire: of one; SEED=7), and see what its tests notice
+	JOBS=$(JOBS) $(DEV) $(MUTATION)
+	JOBS=$(JOBS) $(PEERS) $(MUTATION) --peers
+
+matrix: .venv/installed .venv-peers/installed ## find all tests that notice each of PER_LAYER random mutants (LAYER, SEED as above), and list spare tests
+	JOBS=$(JOBS) $(DEV) $(MUTATION) --matrix
+	JOBS=$(JOBS) $(PEERS) $(MUTATION) --matrix --peers
 
 FUZZ := .venv-fuzz/bin/python
 

@@ -16,11 +16,14 @@ if TYPE_CHECKING:
 
 def execute(arguments: Namespace) -> int:
     from shardvar.maps.map import Map
-    from shardvar.maps.shipped import shipped_maps
+    from shardvar.maps.shipped import shipped_maps, shipped_models
     from shardvar.verbs.problems import SCHEMA
 
     name = arguments.name
-    names = [each for each in shipped_maps() if name is None or name.lower() in each]
+    names = shipped_maps()
+    if name is not None and name not in names:
+        models = shipped_models()
+        names = [each for each in names if name.lower() in " ".join([each, *models.get(each, ())])]
     if name not in names and names:
         _print_list(names, arguments)
         return 0

@@ -536,7 +536,7 @@ maps: List the maps between model families, or print the rules of one.
 $
 $ llama
 $ llama-hf-to-gguf
-NAME?  a shipped map, a word of the names of some, or a TOML file
+NAME?  a shipped map, a word of the names or models of some, or a TOML file
 [options]
 --all  list each map, with what it is about
 <output>

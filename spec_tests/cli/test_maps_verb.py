@@ -34,6 +34,7 @@ def test_the_list_has_all_shipped_maps(run: Run) -> None:
     assert all(each["about"].endswith(".") for each in listed)
     printed = run("maps").out
     assert all(name in printed for name in shipped_maps())
+    assert "deepseek-v3-hf-to-gguf" in run("maps", "Kimi").out  # of whose models is kimi_k2
 
 
 def test_a_printed_map_is_a_map_file(run: Run, tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 --matrix]``: draw mutants and judge them.
 
 It prints what sees each mutant and writes the results and docs/mutation.md. ``--again`` repeats the
-recorded survivors that nobody has judged. ``--matrix`` finds all tests that notice each mutant, and
+recorded survivors that nobody has judged. ``--peers`` takes the layers whose tests need the real
+frameworks, and the others are taken without it. ``--matrix`` finds all tests that notice each mutant, and
 writes the table of ``matrix`` instead. Without ``--seed`` the seed is a new one. The exit code is 1
 where a mutant survives that nobody has shown to be equivalent.
 """
@@ -29,13 +30,13 @@ from spec_tests.mutation.results import (
     read_results,
     write_results,
 )
-from spec_tests.mutation.sample import LAYERS, Mutant, all_mutants, draw, lines_of
+from spec_tests.mutation.sample import LAYERS, OF_PEERS, Mutant, all_mutants, draw, lines_of
 from spec_tests.mutation.trace import JOBS, Trace, read_trace
 from spec_tests.mutation.trial import Copy
 
 
 def look(
-    mutants: Sequence[Mutant], trace: Trace, *, all_: bool = False
+    mutants: Sequence[Mutant], trace: Trace, *, peers: bool, all_: bool = False
 ) -> Iterator[tuple[Mutant, list[str]]]:
     """Yield each mutant with the first test that notices it, or all; a few are tried at once, each
     in a copy of its own.
@@ -55,7 +56,8 @@ def look(
             finally:
                 copies.put(copy)
 
-        inner = [each for each in mutants if each.change.function]
+        # A process that has imported a framework has threads, and is not forked.
+        inner = [each for each in mutants if each.change.function and not peers]
         shares = [inner[number::JOBS] for number in range(JOBS)]
         sifted = pool.map(
             lambda share: with_copy(lambda copy: copy.sift(share, trace, all_=all_)), shares
@@ -73,10 +75,10 @@ def look(
         yield from zip(mutants, pool.map(judge, mutants), strict=True)
 
 
-def try_layer(mutants: Sequence[Mutant], trace: Trace) -> list[Result]:
+def try_layer(mutants: Sequence[Mutant], trace: Trace, *, peers: bool) -> list[Result]:
     """Try mutants of a layer, and print what sees each."""
     judgements, found = read_judgements(), []
-    for mutant, tests in look(mutants, trace):
+    for mutant, tests in look(mutants, trace, peers=peers):
         result = Result.of(mutant, next(iter(tests), ""))
         found.append(result)
         same = judgements.get(result.change, "")
@@ -117,20 +119,29 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--per-layer", type=int, default=40)
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--matrix", action="store_true")
+    parser.add_argument("--peers", action="store_true")
     chosen = parser.parse_args(words)
     seed = secrets.randbelow(10**6) if chosen.seed is None else chosen.seed
-    layers = chosen.layer or [*LAYERS]
+    layers = [each for each in chosen.layer or LAYERS if (each in OF_PEERS) == chosen.peers]
     trace = read_trace(layers)
     for layer in layers:
         if chosen.matrix:
             mutants = draw(layer, seed, chosen.per_layer)
-            record(layer, seed, commit(), trace, list(look(mutants, trace, all_=True)))
+            record(
+                layer,
+                seed,
+                commit(),
+                trace,
+                list(look(mutants, trace, peers=chosen.peers, all_=True)),
+            )
             print("\n".join(show(layer)), flush=True)
             continue
         before = read_results().get(layer)
         if chosen.again and before:
             mutants = survivors(layer, before.results)
-            again = {each.change: each.seen_by for each in try_layer(mutants, trace)}
+            again = {
+                each.change: each.seen_by for each in try_layer(mutants, trace, peers=chosen.peers)
+            }
             results = replace(
                 before,
                 again=commit(),
@@ -141,7 +152,7 @@ def main(words: Sequence[str]) -> int:
             )
         else:
             print(f"{layer}: seed {seed}", flush=True)
-            found = try_layer(draw(layer, seed, chosen.per_layer), trace)
+            found = try_layer(draw(layer, seed, chosen.per_layer), trace, peers=chosen.peers)
             results = LayerResults(seed, commit(), "", len(lines_of(layer)), tuple(found))
         write_results(read_results() | {layer: results})
     return 0 if chosen.matrix else write_page()

@@ -11,6 +11,11 @@ from dataclasses import dataclass
 from spec_tests.helpers.source_code import MODULES, PACKAGE, layer_of, tree_of
 from spec_tests.mutation.operators import Change, changes
 
+
+def _peers(names: str) -> tuple[str, ...]:
+    return tuple(f"peers/test_{name}_peer.py" for name in names.split())
+
+
 LAYERS = {
     "layout": ("geometry",),
     "layout.meshes": ("meshes",),
@@ -36,16 +41,22 @@ LAYERS = {
     "reference.nn": ("nn",),
     "reference.training": ("training",),
     "reference.objects": ("objects",),
+    "conformance": ("kit",),
+    "torch": _peers(
+        "background bad_states manager storage_reader storage_writer torch_groups torch_states "
+        "trainers training_states"
+    ),
+    "jax": _peers("jax_states manager orbax_manager training_states"),
 }
 """Layer to its own tests, which alone are asked: folders of `spec_tests`, or files there."""
+
+OF_PEERS = {"torch", "jax"}
+"""Layers whose tests need the real frameworks, and mostly run other programs."""
 
 LEFT_OUT = {
     "errors": "classes and their texts",
     "limits": "a table of numbers",
     "records": "a test compares it with the standard library",
-    "conformance": "its rules are judged by wrong implementations",
-    "torch": "its tests run other programs, which no trace sees",
-    "jax": "its tests run other programs, which no trace sees",
 }
 """Layers that are not sampled, with the reason."""
 

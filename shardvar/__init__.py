@@ -59,7 +59,7 @@ __all__ = [name for name in _HOME_OF if not name.startswith("_")]
 
 
 def __getattr__(name: str) -> object:
-    """Import the module that holds ``name``, and remember what it is."""
+    """Import the module that holds ``name``, and keep the value."""
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from shardvar.forks import unforked  # not above: that would load modules before a name is used

@@ -305,7 +305,7 @@ def replaced_error(name: str) -> CorruptCheckpoint:
     Parameters
     ----------
     name : str
-        The path of the file that is not what it was.
+        The path of the file that has changed.
     """
     return CorruptCheckpoint(
         f"{name} was replaced while it was being read.", "Open the checkpoint again."

@@ -1,11 +1,11 @@
 """Forks: what a child process finds of the work that its parent's other threads had in hand.
 
-A fork copies the memory, and of the threads only the one that forks. The locks of the others stay
-locked in the child for ever, and what they were writing stays half written. Data loaders fork, so
+A fork copies the memory, and only the thread that forks. The locks of the others stay
+locked in the child for ever, and their writes stay half done. Data loaders fork, so
 shardvar keeps this contract:
 
     locks       A lock from here that another thread held at the fork is free in the child.
-    sections    A fork waits until no other thread is inside ``unforked``: a child sees what is done
+    sections    A fork waits until no other thread is inside ``unforked``: a child sees the work
                 there whole, or not at all. No fork waits for longer than ``_PATIENCE_SECONDS``.
     processes   What belongs only to a thread of the parent, such as a save in the background,
                 compares ``os.getpid()`` with the process that began it, and says so in its error.
@@ -95,13 +95,13 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
-    """Forget the threads that are gone, and free what they held."""
+    """Forget the threads that are gone, and release their locks."""
     me = get_ident()
     _forking.clear()
     for thread in set(_inside) - {me}:
         del _inside[thread]
     for lock in list(_locks):
-        # The thread that forked lives on in the child, and releases what it holds itself. A latch
+        # The thread that forked lives on in the child, and releases its own locks. A latch
         # has no owner.
         if not getattr(lock, "_is_owned", bool)():
             lock._at_fork_reinit()  # as the standard library frees its own locks

@@ -19,7 +19,7 @@ MAX_KEY_NBYTES: Final = (1 << 16) - 1
 MAX_KEY_EXPANSION: Final = 32
 """Bytes of all keys of a table block of TensorFlow, for each byte of the block, and of all keys or
 paths of a node of Orbax's databases. A key stores only
-what it adds to the key before it, and every 16th key is whole, so that 16 keys have at most 16
+the end that differs from the key before it, and every 16th key is whole, so that 16 keys have at most 16
 times the bytes that they take."""
 
 MAX_PAYLOAD_EXPANSION: Final = 16

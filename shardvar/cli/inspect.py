@@ -152,7 +152,7 @@ _DESCRIPTIONS = {
     "config.json": ("architectures", "model_type"),
     "adapter_config.json": ("peft_type", "base_model_name_or_path", "r", "lora_alpha"),
 }
-"""The files next to a model that say what it is, and their entries that are shown."""
+"""The files next to a model that describe it, and their entries that are shown."""
 _DESCRIBED_NBYTES, _DESCRIBED_DEPTH, _DESCRIBED_LENGTH = 1 << 24, 32, 200
 
 
@@ -278,7 +278,7 @@ def _heading(reader: Reader, tensors: Sequence[Tensor], verbose: bool) -> Iterat
 
 
 def _described(path: str) -> Iterator[str]:
-    """Yield a line for each file next to a model that says what it is."""
+    """Yield a line for each file next to a model that describes it."""
     for name, entries in _DESCRIPTIONS.items():
         file = os.path.join(path if os.path.isdir(path) else os.path.dirname(path), name)
         if not os.path.isfile(file) or os.path.getsize(file) > _DESCRIBED_NBYTES:

@@ -646,7 +646,7 @@ def _text(folder: str, lists_several: bool) -> str:
     here = [each for each in found.others if each.storage == place.storage]
     below = [each.path for each in found.others if each not in here and not is_companion(each.name)]
     if all(each.storage != place.storage for each in meant):
-        below = []  # the folders are what it means
+        below = []  # the place means the folders
     if is_listed:
         here, below = [], []
     files, paths = [each.name for each in here], [os.path.relpath(path, folder) for path in below]

@@ -194,7 +194,7 @@ def verify_with_progress(found: Location, options: VerifyOptions) -> VerifyRepor
     """Verify a checkpoint with options of ``verify``, with a progress bar at a terminal."""
 
     def total() -> int:
-        # Above the bar: what is known before a value is read.
+        # Above the bar: facts that need no value.
         for line in lines_of_problems(
             "damaged: ", verify_location(found, VerifyOptions(quick=True)).damages
         ):

@@ -183,7 +183,7 @@ def _check(rule: Rule, adapter: Any, found: Verdict, case: Any) -> None:
 
 
 def _shrink(rule: Rule, adapter: Any, max_examples: int, found: Verdict, case: Any) -> None:
-    """Look for a smaller case than the one that breaks the rule, and repeat that one."""
+    """Look for a smaller case that breaks the rule, and repeat it."""
     again = Verdict(rule.id)
     try:
         _check(rule, adapter, again, copied(case))

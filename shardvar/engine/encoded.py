@@ -11,7 +11,7 @@ of codes, the other way round:
     MLX        code = rounded((number - bias) / scale)            scale, bias
 
 A tensor becomes several *parts*: its codes, and one for each thing that is shared. They are computed by
-*bands* of the numbers: whole rows, and whole blocks. A band does not depend on what is asked for,
+*bands* of the numbers: whole rows, and whole blocks. A band does not depend on the request,
 so that its parts are kept until other reads ask for them. What the whole tensor shares needs all of
 its numbers first.
 

@@ -244,7 +244,7 @@ class BlockSource(ComposedSource):
     # Of a computed entry, ``origin`` is ``~row`` of the row of its codes or numbers.
     index: TableIndex = field()  # The table of contents, with the computed tensors
     quantised: Mapping[int, Any]  # The tensor of each entry that is computed, by its row
-    rows: Mapping[str, Ints]  # The stored rows of what they are computed of, by their keys
+    rows: Mapping[str, Ints]  # The stored rows of the tensors they are computed from, by their keys
     members: Mapping[str, Sequence[str]]  # The stored keys of each such tensor, by its key
     notes: Sequence[str]  # Sentences about the differences from the stored tensors
     _kept: "OrderedDict[tuple[Any, ...], Array]" = field(default_factory=OrderedDict)

@@ -647,7 +647,7 @@ def fit_rules(
     fitting.draft(matched, size_of, sizes)
     owner = {key: number for number, names in fitting.names.items() for key in names}
     targets, problems = fitting.join(owner), fitting.problems
-    # Prove. After another problem, what is not used may only follow from it, unless no rule at all
+    # Prove. After another problem, unused tensors may only follow from it, unless no rule at all
     # has its name.
     by_name = {key: number for number, hits in enumerate(matched) for key, _ in hits}
     if not problems and keys and not by_name:

@@ -1,7 +1,7 @@
 """Chapter 5. Initial values: what each shard begins with, when every shard is drawn by itself.
 
 Two functions matter: ``calls`` shows how an initializer is called for the parts of a variable, and
-``initial_value`` what it answers. The rest are the streams that it draws from. Read them only to
+``initial_value`` the result. The rest are the streams that it draws from. Read them only to
 repeat a framework's numbers bit by bit.
 
 A draw returns a list of values in C order. TensorFlow rounds each step to the dtype, and computes

@@ -121,7 +121,7 @@ def by_spec(
     return [found[device] for device in sorted(found)]
 
 
-# PyTorch, fully_shard: tensor parallelism cuts first, and FSDP cuts what it left.
+# PyTorch, fully_shard: tensor parallelism cuts first, and FSDP cuts the rest.
 def fsdp(
     shape: Sequence[int], mesh: tuple[int, int], fsdp_axis: int = 0, tp_axis: int | None = None
 ) -> list[Held]:

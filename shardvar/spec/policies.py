@@ -307,7 +307,7 @@ def asked(
     description: str,
     callback: Callable[[Mapping[str, Any]], Answer],
 ) -> tuple[str, Answer]:
-    """Ask a callback, once, and return what is saved: the description and the files.
+    """Ask a callback, once, and return the description and the files to save.
 
     >>> asked({"a": ("int8", [2], 0)}, "One file.", lambda given: [[("a", "int8", [2], [0], [2])]])
     ('One file.', [[('a', 'int8', [2], [0], [2])]])

@@ -206,7 +206,7 @@ def check_class(key: str, given: Any, stored: Any) -> None:
 
 
 def _is_setting(value: Any) -> bool:
-    """Return True if the text of a value tells what it is, in any process."""
+    """Return True if the text of a value determines it, in any process."""
     if isinstance(value, list | tuple):
         return all(map(_is_setting, value))
     return type(value) in _CONSTANTS or isinstance(value, torch.dtype)

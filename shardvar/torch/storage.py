@@ -2,7 +2,7 @@
 and the plan of its ``save`` as one checkpoint of many shares.
 
     read_metadata   each process opens the checkpoint; its index becomes torch's ``Metadata``
-    plan            torch's planner intersects what the state needs with what is stored
+    plan            torch's planner intersects the needed regions with the stored ones
     read_data       the regions of the plan are read, compared with their checksums, and copied
                     into the tensors of the state
 

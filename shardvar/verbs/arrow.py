@@ -3,7 +3,7 @@
     columns --_array--> one struct, whose children are the columns --arrow_stream--> a capsule
 
 A consumer gets pointers into memory of this process, and calls ``release`` when it needs a struct
-no more. Until then ``_held`` keeps what it points to.
+no more. Until then ``_held`` keeps its memory.
 """
 
 import ctypes

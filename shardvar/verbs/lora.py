@@ -71,7 +71,7 @@ def lora_rules(base: Path, adapters: Path | Sequence[Path]) -> Map:
     Raises
     ------
     UnsupportedError
-        If an adapter is of another kind, such as IA3, or its keys do not tell what they change.
+        If an adapter is of another kind, such as IA3, or its keys do not name the weights that they change.
     InconsistentTensor
         If an adapter's copy of a tensor of the base differs from the base.
     MapError
@@ -159,7 +159,7 @@ class _Adapter:
         )
 
     def terms(self, number: int, base: Reader) -> Iterator[tuple[str, str, str, str]]:
-        """Yield modules, the changed part, the changed tensor with its axes, and what is added to it."""
+        """Yield modules, the changed part, the changed tensor with its axes, and the matrix that is added to it."""
         r = f"r{number}"
         for module, parts in self.parts.items():
             scale, own = self.scale(module, number), f"{number}/{_quoted(_PREFIX + module)}"

@@ -636,7 +636,7 @@ class FolderContents:
 def contents_of(
     place: SplitPath, meant: Sequence[Location], most: int = _MAX_FOLDERS
 ) -> FolderContents:
-    """All that lies in a folder next to what it means; a path of anything else means only itself."""
+    """All checkpoints and files of a folder, whichever it means; a path of anything else means only itself."""
     storage = place.storage
     if place.name or not meant:
         return FolderContents(place, meant)

@@ -1,4 +1,4 @@
-"""Problems: what is wrong with a checkpoint, as values with stable JSON and as lines.
+"""The problems of a checkpoint, as values with stable JSON and as lines.
 
     Damage         one thing that is wrong, with the tensor and the file that it is about
     Cause          the problems that have one cause, with all their tensors: a lost file is one line
@@ -204,7 +204,7 @@ SCHEMA = 1
 
 
 def fields_as_json(report: Any, *left_out: str) -> dict[str, Any]:
-    """Return the fields of a report: what they hold by its ``to_json`` or its fields, and tuples as lists."""
+    """Return the fields of a report: their values by its ``to_json`` or its fields, and tuples as lists."""
     names = (each.name for each in fields(report) if each.name not in left_out)
     return {name: _as_json(getattr(report, name)) for name in names}
 

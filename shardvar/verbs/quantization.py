@@ -2,12 +2,12 @@
 
     choose    the matrices ``X.weight`` of numbers, except modules that stay
     check     each has floats, and blocks that cut its rows; else an error of its key
-    wrap      a source that has codes, and what they share, in the place of these matrices
+    wrap      a source that has codes, and their scales, in the place of these matrices
               (``engine.encoded``)
 
 ``quantization.toml`` has a table for each scheme: the tensors that a matrix becomes, the rule of what
 the codes of a block share, the rule of rounding, and the description of the model that loaders
-expect. The rules are here. Each is the one of a library, bit by bit, for numbers of the dtype that
+expect. The rules are here. Each is a library's, bit by bit, for numbers of the dtype that
 the tensor has, and rounds to nearest: there is no calibration.
 
 To add a scheme, add a table, and a rule if none is its own.

@@ -246,7 +246,7 @@ def verify_location(
     try:
         data = source.data if isinstance(source, FileSource) else None
         if data and (fault := data.fault(0) if data.names else None) and data.strangers:
-            # The index is of other files: nothing is known of the ones that are here.
+            # The index is of other files: nothing is known of the files here.
             doubts = (Damage.of(fault),)
             return VerifyReport(found.path, found.format.name, (), (), doubts=doubts)
         choose = (

@@ -98,7 +98,7 @@ def _created(method: str, layout: Callable[[Array], Any]) -> Begin:
 
 def _written(method: str, *operands: Any) -> Begin:
     def begin(adapter: Calls, given: Array, _count: int, _stack: ExitStack) -> Callable[[], Any]:
-        # Ones, so that what is computed is not what was given.
+        # Ones, so that the result is not the value given.
         ones = np.ones(given.shape, given.dtype.newbyteorder("="))
         handle = getattr(adapter, method)(adapter.create(ones, 2), *operands, given)
         return lambda: adapter.read(handle)

@@ -434,7 +434,7 @@ class DcpItems:
         return self._lost[number]
 
     def _may_be_exchanged(self, number: int) -> bool:
-        """Return True unless a file of a wrong size is surely the one that was written, damaged."""
+        """Return True unless a file of a wrong size is surely the written file, damaged."""
         file, written = self.data.open(number), self.data.written
         if written is None or file.size in written:
             return True

@@ -208,7 +208,7 @@ def _placed(
     """Yield the rows that were put aside, each with the number of its file."""
     if work.are_whole:
         # As ``save_pretrained`` of Hugging Face numbers files, by the time at which they are
-        # finished: the row's file comes before the one that was being filled. Limit 5, sizes 2 10 2
+        # finished: the row's file comes before the unfinished one. Limit 5, sizes 2 10 2
         # 4: the files are 10, 2 + 2, 4.
         open_files = [file for _, file in aside]
         filled.files = [file + bisect_right(open_files, file) for file in filled.files]

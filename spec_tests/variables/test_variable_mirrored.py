@@ -214,21 +214,6 @@ def test_the_mean_of_large_integers_keeps_every_digit(one: int, other: int, mean
     assert found.tolist() == [mean] and found.dtype == np.int64
 
 
-def test_a_replica_whose_value_has_another_shape_is_the_one_that_is_named() -> None:
-    values = PerReplica([np.zeros(3), np.zeros(3), np.zeros(1)])
-    with pytest.raises(
-        ArgumentError, match=r"value of a replica has shape \(1,\)\. Expected \(3,\)"
-    ):
-        aggregate(values, VariableAggregation.SUM)
-
-
-def test_the_name_is_that_of_the_first_copy() -> None:
-    assert (
-        MirroredVariable([Variable(1.0, name="first"), Variable(1.0, name="second")]).name
-        == "first"
-    )
-
-
 def test_of_variables_that_hold_its_value_a_variable_is_described_by_the_first() -> None:
     """What a kind of variable does that only says which variables hold its value."""
 

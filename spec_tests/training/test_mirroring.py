@@ -4,8 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from shardvar.errors import ArgumentError
 from shardvar.layout.shard_counts import FixedShardsPartitioner
@@ -14,7 +12,6 @@ from shardvar.reference.training.strategies import (
     Choice,
     CollectiveAllReduceStrategy,
     Hints,
-    MirroredStrategy,
     Workload,
     choose_host_or_device,
     choose_mirror_or_shard,
@@ -26,7 +23,6 @@ from shardvar.reference.variables import (
     MirroredVariable,
     PerReplica,
     ResourceVariable,
-    ShardedVariable,
     Variable,
 )
 from spec_tests.helpers.distribution_strategies import arange, assert_equal_copies, places, two_gpus
@@ -49,44 +45,6 @@ def test_copies_of_a_value_drawn_by_chance_are_one_value_made_once() -> None:
     assert [copy.name for copy in variable.copies] == ["w", "w/replica_1"]
     assert_equal_copies(variable)
     assert ledger.nbytes == 4 * 2 * 8  # from the first replica to the second
-
-
-rows_of_6 = st.lists(st.integers(0, 5), max_size=5)
-writes = st.lists(
-    st.one_of(
-        st.tuples(st.sampled_from(["assign", "assign_add", "assign_sub"]), st.just(None)),
-        st.tuples(
-            st.sampled_from(["scatter_add", "scatter_sub", "scatter_update", "scatter_max"]),
-            rows_of_6,
-        ),
-    ),
-    max_size=6,
-)
-
-
-@given(writes=writes, partitions=st.sampled_from([None, [1], [2], [4]]), seed=st.integers(0, 9))
-def test_every_write_keeps_copies_equal_to_each_other_and_to_a_plain_variable(
-    writes: list[tuple[str, list[int] | None]], partitions: list[int] | None, seed: int
-) -> None:
-    """R-MIRROR-1: "always kept in sync by applying the same updates to every copy"; sharded copies
-    included."""
-    rng = np.random.default_rng(seed)
-    strategy = MirroredStrategy(["GPU:0", "GPU:1", "GPU:2"])
-    if partitions is None:
-        with strategy.scope():
-            mirrored = Variable(np.zeros((6, 2), np.float32))
-    else:
-        mirrored = strategy.experimental_create_sharded_variable("w", (6, 2), "float32", partitions)
-        assert all(isinstance(copy, ShardedVariable) for copy in mirrored.copies)
-        assert {len(copy.variables) for copy in mirrored.copies} == {partitions[0]}
-    plain = Variable(np.zeros((6, 2), np.float32))
-    for verb, rows in writes:
-        value = rng.integers(-9, 9, (6 if rows is None else len(rows), 2)).astype(np.float32)
-        given_value = value if rows is None else IndexedSlices(value, np.array(rows, np.int64))
-        getattr(mirrored, verb)(given_value)
-        getattr(plain, verb)(given_value)
-    assert_equal_copies(mirrored)
-    assert np.array_equal(mirrored, plain)
 
 
 def test_each_replica_reads_its_own_copy() -> None:
@@ -173,22 +131,6 @@ def test_each_heuristic_says_what_and_why() -> None:
     for choice in (choose_mirror_or_shard(small, **memory), choose_sparse_or_dense(small)):
         assert isinstance(choice, Choice)
         assert str(small.nbytes) in choice.reason or "bytes" in choice.reason
-
-
-@given(rows=st.integers(0, 5000), replicas=st.integers(2, 9), columns=st.integers(1, 64))
-def test_more_rows_never_make_an_update_sparser(rows: int, replicas: int, columns: int) -> None:
-    """R-HEUR-5. Once dense is cheaper it stays so; the threshold is where both send the same
-    bytes."""
-
-    def choose(count: int) -> str:
-        return choose_sparse_or_dense(
-            Workload((1000, columns), "float32", count, replicas)
-        ).decision
-
-    assert (choose(rows), choose(rows + 1)) != ("dense", "sparse")
-    gathered = (replicas - 1) * rows * (4 * columns + 8)
-    reduced = 2 * (replicas - 1) * 4000 * columns // replicas
-    assert choose(rows) == ("sparse" if gathered < reduced else "dense")
 
 
 def test_one_replica_exchanges_nothing() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardvar import nn
-from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange, UnknownKey
+from shardvar.errors import ArgumentError, ArgumentTypeError, UnknownKey
 from shardvar.reference.devices import Device, track_transfers
 from shardvar.reference.nn.gradients import dense_gradients, sparse_gradients
 from shardvar.reference.tracking import ObjectGraph, Trackable
@@ -294,11 +294,6 @@ def test_on_an_error_no_variable_and_no_slot_has_changed(
     assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
 
 
-def test_an_id_that_no_row_has_is_named() -> None:
-    with pytest.raises(OutOfRange, match="Index 7"):
-        SGD().apply_gradients([(IndexedSlices([[1.0]], [7]), Variable([[1.0]]))])
-
-
 def test_pairs_that_cannot_be_meant_are_refused() -> None:
     variable, one = Variable([1.0], name="w"), np.ones(1, np.float32)
     with pytest.raises(ArgumentTypeError, match=r"sharded\.variables"):
@@ -441,13 +436,6 @@ def test_two_lists_instead_of_pairs_are_refused_with_the_pairs_that_are_meant() 
             ):
                 SGD(0.1).apply_gradients(lists)
         assert (table.numpy() == 1).all()
-
-
-def test_a_gradient_of_another_shape_is_the_one_that_is_named() -> None:
-    variable = Variable(np.zeros((4, 2), np.float32))
-    wrong = IndexedSlices(np.ones((1, 2), np.float32), [0], (3, 2))
-    with pytest.raises(ArgumentError, match=r"The gradient has shape \(3, 2\)\. Expected \(4, 2\)"):
-        SGD(0.1).apply_gradients([(wrong, variable)])
 
 
 def test_minimize_says_that_it_needs_variables() -> None:

@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, DeviceFull, LayoutError, ScopeError
-from shardvar.layout.partition import PartitionSpec, div
+from shardvar.layout.partition import PartitionSpec
 from shardvar.layout.shard_counts import FixedShardsPartitioner, min_max_variable_partitioner
 from shardvar.reference.devices import Device, make_cluster, track_transfers
 from shardvar.reference.training.strategies import (
@@ -66,39 +64,6 @@ def test_the_worked_example_of_rfc_000() -> None:
     assert sizes == [240_000_000] * 10 + [80_000_000] * 3
 
 
-@given(
-    num_ps=st.integers(1, 4),
-    shards=st.integers(1, 5),
-    extents=st.lists(st.one_of(st.none(), st.integers(0, 7)), max_size=8),
-)
-def test_the_round_goes_on_over_parts_and_variables(
-    num_ps: int, shards: int, extents: list[int | None]
-) -> None:
-    """R-PSS-2 (RFC 000): "always partitions variables among parameter servers".
-
-    Turn t is on server t mod num_ps; a part is a turn, a plain variable is a turn; None is a
-    scalar.
-    """
-    strategy = ParameterServerStrategy(num_ps, FixedShardsPartitioner(shards))
-    with strategy.scope():
-        variables = [
-            Variable(np.float32(0) if n is None else arange(n), name=f"v{i}")
-            for i, n in enumerate(extents)
-        ]
-    homes = [place for variable in variables for place in places(variable)]
-    assert homes == [f"ps:{turn % num_ps}" for turn in range(len(homes))]
-    for i, (n, variable) in enumerate(zip(extents, variables, strict=True)):
-        parts = 1 if n is None else max(1, min(n, shards))
-        if parts == 1:
-            assert isinstance(variable, ResourceVariable) and variable.name == f"v{i}"
-        else:
-            assert [part.name for part in variable.variables] == [
-                f"v{i}/part_{p}" for p in range(parts)
-            ]
-            cuts = [(part.shape[0]) for part in variable.variables]
-            assert cuts == [stop - start for start, stop in div(n or 0, parts)]
-
-
 def test_a_part_that_cannot_be_made_gives_its_turns_back() -> None:
     strategy = ParameterServerStrategy(3, FixedShardsPartitioner(3), ps_memory_limit=16)
     with strategy.scope():
@@ -106,18 +71,6 @@ def test_a_part_that_cannot_be_made_gives_its_turns_back() -> None:
         with pytest.raises(DeviceFull):
             Variable(arange(30))
         assert places(Variable(np.float32(0))) == ["ps:1"]
-
-
-def test_what_is_colocated_is_whole_where_the_other_is_and_takes_no_turn() -> None:
-    """R-CREATE-3: "created as normal variables residing in the same device as the colocated_with
-    variable"."""
-    strategy = ParameterServerStrategy(3, FixedShardsPartitioner(2))
-    with strategy.scope():
-        a = Variable(arange(4), name="a")
-        b = Variable(arange(4), name="b", colocated_with=a.variables[1])
-        c = Variable(np.float32(0), name="c")
-    assert isinstance(b, ResourceVariable)
-    assert (places(a), places(b), places(c)) == (["ps:0", "ps:1"], ["ps:1"], ["ps:2"])
 
 
 @pytest.mark.parametrize(("num_ps", "offered"), [(0, 1), (1, 1), (4, 4)])
@@ -212,38 +165,6 @@ def test_partition_devices_are_obeyed(make: Callable[[], Strategy]) -> None:
     chosen = [Device("worker:7"), Device("worker:8")]
     with strategy.variable_partitioning_scope(FixedShardsPartitioner(3), partition_devices=chosen):
         assert places(Variable(arange(6))) == ["worker:7", "worker:8", "worker:7"]
-
-
-def test_mirroring_strategies_partition_on_replicas_by_default_or_on_hosts() -> None:
-    """R-PARTSCOPE-2: "Defaults to replica devices"; R-MIRROR-4: "on hosts of each worker, or on the
-    replicas"."""
-    strategy = CollectiveAllReduceStrategy(num_workers=2, replicas_per_worker=2)
-    offered = []
-
-    def by_devices(num_shards: int, shape: tuple[int, ...], dtype: Any) -> list[int]:
-        offered.append(num_shards)
-        return [num_shards]
-
-    with strategy.scope(), strategy.variable_partitioning_scope(by_devices):
-        replicas = Variable(arange(8), name="w")
-    with strategy.scope(), strategy.variable_partitioning_scope(by_devices, strategy.host_devices):
-        hosts = Variable(arange(8), name="w")
-    assert isinstance(replicas, ShardedVariable) and isinstance(hosts, ShardedVariable)
-    assert places(replicas) == [
-        "worker:0/GPU:0",
-        "worker:0/GPU:1",
-        "worker:1/GPU:0",
-        "worker:1/GPU:1",
-    ]
-    assert places(hosts) == ["worker:0", "worker:1"]
-    with strategy.variable_partitioning_scope(by_devices, ["worker:1", "worker:0/GPU:1"]):
-        named = Variable(arange(8))
-    assert (
-        places(named) == ["worker:1", "worker:0/GPU:1"]
-        and named.devices[0] is strategy.host_devices[1]
-    )
-    assert offered == [4, 2, 2]
-    assert [shard.name for shard in hosts.variables] == ["w/part_0", "w/part_1"]
 
 
 def test_what_a_partitioning_scope_does_not_cut_is_mirrored() -> None:

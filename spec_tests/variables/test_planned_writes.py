@@ -95,16 +95,6 @@ def with_order(rows: Array, values: Array) -> tuple[Array, Array, Array | None]:
     return ordered, values, order
 
 
-@pytest.mark.parametrize("kind", ["mirrored", "mirrored sharded"])
-def test_a_write_of_copies_is_planned_for_each_of_them(kind: str) -> None:
-    """R-MIRROR-1 (RFC 000): copies are "always kept in sync by applying the same updates to every
-    copy." """
-    variable = KINDS[kind](np.zeros(SHAPE, np.float32))
-    assert isinstance(variable, MirroredVariable)
-    commit(variable.plan_row_writes(ADD, np.array([0, 3, 3]), np.ones((3, 2), np.float32)))
-    assert [copy.numpy()[:, 0].tolist() for copy in variable.copies] == [[1, 0, 0, 2, 0]] * 2
-
-
 @pytest.mark.parametrize("rows", [10, 40_000])
 @pytest.mark.parametrize("has_limit", [False, True])
 def test_replacing_a_value_takes_no_more_memory_of_a_device_than_it_has(

@@ -11,41 +11,6 @@ from shardvar.errors import ArgumentError
 from shardvar.reference.variables import RefVariable, ResourceVariable
 
 
-def branches_taken(variable: Any) -> list[str]:
-    """A conditional as a graph executes it: each operation of a branch looks at the predicate for
-    itself, when it runs.
-
-    Its first operation changes the variable that is the predicate.
-    """
-    predicate = variable.read_value()
-    taken = []
-
-    def switch(name: str, wanted: bool) -> bool:
-        alive = bool(predicate) is wanted
-        if alive:
-            taken.append(name)
-        return alive
-
-    if switch("true: write", True):
-        variable.assign(False)
-    switch("true: rest", True)
-    switch("false: all", False)
-    return taken
-
-
-def test_a_predicate_that_changes_after_it_was_read_executes_parts_of_both_branches() -> None:
-    """R-REF-1 (RFC 003): "a subset of both branches could execute, leading to hard-to-debug
-    errors"."""
-    assert branches_taken(RefVariable(True)) == ["true: write", "false: all"]
-
-
-def test_of_a_predicate_that_is_a_snapshot_one_branch_executes() -> None:
-    """R-READ-2 (RFC 003): "we would like to ensure that", since the value was read before, "only
-    one branch of the conditional will execute".
-    """
-    assert branches_taken(ResourceVariable(True)) == ["true: write", "true: rest"]
-
-
 def first_layers_gradient(first: Any, second: Any, x: float) -> float:
     """Two linear layers, y = (x * first) * second, trained on y itself; the second is updated
     before the first's gradient, which is x * second, is taken: nothing orders the two."""

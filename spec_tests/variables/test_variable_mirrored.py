@@ -5,8 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.errors import ArgumentError, ArgumentTypeError, DeviceFull, OutOfRange
@@ -33,24 +31,6 @@ def mirrored(value: Any, aggregation: Any = None) -> Any:
 
 def copies_of(variable: Any) -> list[Any]:
     return [np.asarray(copy) for copy in variable.copies]
-
-
-def test_every_copy_gets_every_write_and_no_two_share_a_buffer() -> None:
-    """R-MIRROR-1 (RFC 000): "always kept in sync by applying the same updates to every copy"."""
-    variable = mirrored(counting((4, 2)))
-    variable.assign_add(np.ones((4, 2), np.float32)).scatter_mul(
-        sv.IndexedSlices(np.full((2, 2), 2.0), [3, 3])
-    )
-    variable.scatter_update(sv.IndexedSlices(np.zeros((1, 2)), [0]))
-    first, second = copies_of(variable)
-    assert (
-        first.tolist()
-        == second.tolist()
-        == variable.numpy().tolist()
-        == [[0, 0], [4, 5], [6, 7], [32, 36]]
-    )
-    assert len({resource.buffer for resource in variable.resources}) == 2
-    assert isinstance(variable, sv.Variable) and variable.name == "w" and variable.shape == (4, 2)
 
 
 def test_a_read_is_from_the_copy_on_the_current_device() -> None:
@@ -125,25 +105,6 @@ def test_no_reader_finds_two_copies_that_differ() -> None:
         writer.join()
 
 
-@given(
-    st.lists(st.integers(-50, 50), min_size=1, max_size=4), st.sampled_from(["float32", "int32"])
-)
-def test_values_of_replicas_become_one(values: list[int], dtype: str) -> None:
-    arrays = [np.full(3, value, dtype) for value in values]
-    total = np.sum(arrays, axis=0).astype(dtype)
-    mean = (
-        np.trunc(total / len(values)) if dtype == "int32" else total / np.float32(len(values))
-    ).astype(dtype)
-    wanted = {"SUM": total, "MEAN": mean, "ONLY_FIRST_REPLICA": arrays[0]}
-    for name, value in wanted.items():
-        np.testing.assert_allclose(
-            aggregate(PerReplica(arrays), VariableAggregation[name]), value, rtol=1e-6
-        )
-        variable = mirrored(np.zeros(3, dtype), name)
-        variable.assign_add(PerReplica(arrays))
-        assert all(np.allclose(copy, value, rtol=1e-6) for copy in copies_of(variable))
-
-
 def test_slices_of_replicas_stay_slices() -> None:
     each = [sv.IndexedSlices(np.full((1, 2), float(row)), [row], (4, 2)) for row in (1, 2)]
     variable = mirrored(np.zeros((4, 2)), "MEAN")
@@ -174,21 +135,6 @@ def test_values_of_replicas_cross_from_where_they_lie() -> None:
         "each move bears the name of what the user called"
     )
     assert variable.numpy().tolist() == [2] * 4
-
-
-def test_one_variable_that_all_replicas_update_may_be_sharded() -> None:
-    """R-MIRROR-2 (RFC 002): "AggregatingVariable with a underlying ShardedVariable"."""
-    sharded = sharded_of(counting((5, 2)), [2, 3])
-    variable = AggregatingVariable(sharded, VariableAggregation.MEAN)
-    variable.assign(PerReplica([np.zeros((5, 2), np.float32), np.full((5, 2), 2, np.float32)]))
-    variable.scatter_sub(sv.IndexedSlices(np.ones((1, 2)), [4]))
-    assert sharded.numpy()[:, 0].tolist() == [1, 1, 1, 1, 0] and variable.variable is sharded
-    assert (variable.name, variable.trainable, variable.aggregation.name) == (
-        "ShardedVariable",
-        True,
-        "MEAN",
-    )
-    assert variable[3:].tolist() == [[1, 1], [0, 0]] and variable.device is sharded.devices[0]
 
 
 def test_copies_are_alike_and_each_its_own() -> None:

@@ -98,16 +98,6 @@ def test_the_law_of_regions_and_picks(
     )
 
 
-@given(filled_shapes(min_rank=1, max_rank=3, max_extent=6), st.data())
-def test_the_law_of_expanded_keys(shape: tuple[int, ...], data: st.DataObject) -> None:
-    array = counted(shape)
-    masks = hnp.arrays(np.bool_, shape[:1])
-    key = data.draw(
-        hnp.basic_indices(shape, allow_newaxis=True) | hnp.integer_array_indices(shape) | masks
-    )
-    assert np.array_equal(array[tuple(expand_index(key, shape))], array[key])
-
-
 @given(st.integers(0, 9), st.data())
 def test_a_range_of_positions_comes_back_from_its_slice(length: int, data: st.DataObject) -> None:
     indices = range(length)[data.draw(st.slices(length))]

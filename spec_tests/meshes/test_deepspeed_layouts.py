@@ -36,20 +36,6 @@ def test_stages_one_and_two_cut_one_padded_buffer(
             assert local_positions(layout, rank) == mine
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
-def test_stage_three_cuts_each_parameter(ranks: int) -> None:
-    for shape in {shape for shapes in SHAPES for shape in shapes}:
-        count = prod(shape)
-        padded = np.pad(np.arange(count), (0, -count % ranks), constant_values=-1).reshape(
-            ranks, -1
-        )
-        [layout] = deepspeed([shape], Mesh((ranks,)), 3)
-        for rank in range(ranks):
-            assert local_positions(layout, rank) == [
-                number for number in padded[rank].tolist() if number >= 0
-            ]
-
-
 def test_an_axis_in_front_replicates_and_others_are_refused() -> None:
     [layout] = deepspeed([(4, 3)], Mesh((2, 3)), 3)
     assert layout.replicas == ((0, 3), (1, 4), (2, 5))

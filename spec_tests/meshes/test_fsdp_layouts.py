@@ -5,11 +5,9 @@ from itertools import product
 from math import prod
 from typing import Any
 
-import numpy as np
 import pytest
 
 from shardvar.errors import ArgumentError, LayoutError, OutOfRange
-from shardvar.layout import chunk
 from shardvar.layout.meshes import (
     DTensorPlacement,
     Layout,
@@ -77,17 +75,6 @@ def test_a_layout_says_which_definition_it_follows() -> None:
     mesh = Mesh((3, 2), ("dp", "tp"))
     assert "shards" in fsdp((7,), mesh, tp_dim=0).rule
     assert "placements" in dtensor((7,), mesh, fsdp_placements((7,), mesh, tp_dim=0)).rule
-
-
-def test_tensor_parallelism_cuts_first() -> None:
-    """Of ``chunk(rows, tp)``, part by part, a device holds its part of ``chunk(part, dp)``: all
-    small meshes."""
-    for rows, dp, tp in product(range(1, 25), range(1, 5), range(1, 5)):
-        layout = fsdp((rows,), Mesh((dp, tp), ("dp", "tp")), tp_dim=0)
-        for device, (i, j) in enumerate(np.ndindex(dp, tp)):
-            start, stop = chunk(rows, tp)[j]
-            low, high = chunk(stop - start, dp)[i]
-            assert local_positions(layout, device) == list(range(start + low, start + high))
 
 
 def test_the_definitions_agree_where_tensor_parallelism_divides_and_for_two_devices() -> None:

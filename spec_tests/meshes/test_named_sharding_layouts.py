@@ -1,6 +1,5 @@
 """JAX's layouts: every case that jax 0.10 recorded, refusals included, and the laws of specs."""
 
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -72,36 +71,6 @@ def test_unreduced_axes_are_pending_sums(case: Case) -> None:
     assert [(MESH.axis_names[axis], op) for axis, op in layout.pending] == [  # type: ignore[index]  # it has names
         (name, "sum") for name in case["layout"]["unreduced"]
     ]
-
-
-ENTRIES: list[Any] = [None, "x", "y", ("x", "y"), ("y", "x")]
-
-
-def test_a_device_holds_what_reshaping_says() -> None:
-    """The oracle is NumPy: split the axis by the named mesh axes in their order, and index with the
-    coordinate."""
-    shape = (12, 24)
-    whole = np.arange(12 * 24).reshape(shape)
-    for mesh_shape in ((2, 3), (3, 2), (1, 4)):
-        mesh = Mesh(mesh_shape, ("x", "y"))
-        for spec in product(ENTRIES, repeat=2):
-            names = [
-                name
-                for entry in spec
-                if entry
-                for name in ([entry] if isinstance(entry, str) else entry)
-            ]
-            if len(set(names)) != len(names):
-                continue
-            layout = named_sharding(shape, mesh, spec)
-            for device in range(mesh.size):
-                part = whole
-                coordinate = dict(zip("xy", mesh.coordinate(device), strict=True))
-                for axis, entry in enumerate(spec):
-                    for name in [entry] if isinstance(entry, str) else entry or ():
-                        part = np.split(part, mesh.shape[mesh.axis(name)], axis)[coordinate[name]]
-                [region] = layout.regions(device)
-                assert np.array_equal(whole[region.slices], part)
 
 
 def test_the_same_regions_are_equal_in_the_words_of_both_frameworks() -> None:

@@ -5,6 +5,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
+import numpy as np
 import pytest
 
 from shardvar.errors import ArgumentError, LayoutError, OutOfRange
@@ -14,6 +15,7 @@ from shardvar.layout.meshes import (
     Replicate,
     Shard,
     StridedShard,
+    deepspeed,
     dtensor,
     fsdp,
     fsdp_flat,
@@ -174,3 +176,40 @@ def test_bad_flat_arguments_are_refused(arguments: Any) -> None:
 
 def test_no_parameters_have_no_layouts() -> None:
     assert fsdp_flat([], Mesh((2,))) == ()
+
+
+SHAPES = [[(5, 3), (3,), (2, 2, 3)], [(1,)], [(7,), (), (4, 2)], [(0, 3), (3,)]]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize("shapes", SHAPES)
+def test_stages_one_and_two_cut_one_padded_buffer(
+    shapes: list[tuple[int, ...]], ranks: int
+) -> None:
+    """Parameters in their order or round robin, -1 for padding to a multiple of 2 * ranks."""
+    for stage, turns in product((1, 2), (False, True)):
+        order = (
+            [n for turn in range(ranks) for n in range(turn, len(shapes), ranks)]
+            if turns
+            else range(len(shapes))
+        )
+        flat = [(number, element) for number in order for element in range(prod(shapes[number]))]
+        flat += [(-1, -1)] * (-len(flat) % (2 * ranks))
+        parts = np.array(flat, int).reshape(ranks, -1, 2)
+        layouts = deepspeed(shapes, Mesh((ranks,)), stage, round_robin_gradients=turns)
+        for (number, layout), rank in product(enumerate(layouts), range(ranks)):
+            mine = parts[rank][parts[rank][:, 0] == number][:, 1].tolist()
+            assert local_positions(layout, rank) == mine
+
+
+def test_an_axis_in_front_replicates_and_others_are_refused() -> None:
+    [layout] = deepspeed([(4, 3)], Mesh((2, 3)), 3)
+    assert layout.replicas == ((0, 3), (1, 4), (2, 5))
+    for stage, mesh, turns in (
+        (0, Mesh((2,)), False),
+        (3, Mesh((2,)), True),
+        (1, Mesh((1, 1, 2)), False),
+    ):
+        with pytest.raises(ArgumentError) as caught:
+            deepspeed([(4,)], mesh, stage, round_robin_gradients=turns)
+        assert caught.value.remedy

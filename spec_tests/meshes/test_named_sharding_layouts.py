@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError, OutOfRange
-from shardvar.layout.meshes import Layout, Partial, Shard, dtensor, named_sharding
+from shardvar.layout.meshes import (
+    Layout,
+    Partial,
+    Shard,
+    dtensor,
+    named_sharding,
+    parameter_servers,
+)
 from shardvar.layout.meshes.mesh import Mesh
 from spec_tests.helpers.layout_tables import Case, cases, each_row, held, recorded
 
@@ -138,3 +145,14 @@ def test_a_mesh_without_names_has_no_axis_to_name() -> None:
     assert named_sharding((8,), Mesh((2,)), (None,)).replicas == ((0, 1),)
     with pytest.raises(ArgumentError, match="no axis 'x'"):
         named_sharding((8,), Mesh((2,)), ("x",))
+
+
+def test_an_order_of_servers_is_followed() -> None:
+    layout = parameter_servers((3,), Mesh((2,), devices=(1, 0)))
+    assert held(layout) == {0: [((2,), (1,))], 1: [((0,), (2,))]}
+
+
+@pytest.mark.parametrize(("shape", "mesh"), [((), (2,)), ((4,), (2, 2)), ((4,), ())])
+def test_what_servers_cannot_hold_is_refused(shape: Any, mesh: Any) -> None:
+    with pytest.raises(LayoutError):
+        parameter_servers(shape, Mesh(mesh))

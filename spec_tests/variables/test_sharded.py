@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
@@ -18,7 +18,6 @@ from shardvar.layout.partition import Partition
 from shardvar.reference.devices import Device
 from shardvar.reference.variables import Variable
 from shardvar.reference.variables.interface import VariableInterface
-from spec_tests.helpers.sharded_variable_machine import Container
 from spec_tests.helpers.sharded_variables import (
     Array,
     counting,
@@ -351,10 +350,6 @@ def test_batch_scatter_update_in_batches_across_shards() -> None:
     slices = sv.IndexedSlices([[1.0], [2.0], [3.0]], [[0], [1], [0]])
     assert sharded.batch_scatter_update(slices) is sharded
     assert sharded.numpy().tolist() == [[1, 0], [0, 2], [3, 0]]
-
-
-TestContainer = Container.TestCase
-TestContainer.settings = settings(max_examples=40, stateful_step_count=15, deadline=None)
 
 
 def test_shards_on_devices_with_limits_hold_what_one_device_cannot() -> None:

@@ -114,24 +114,6 @@ def test_a_scalar_in_a_flat_parameter_is_refused(case: Case) -> None:
         fsdp_flat(case["tensors"], mesh_of(case), use_orig_params=case["layout"]["use_orig_params"])
 
 
-def test_the_ranges_of_a_flat_parameter_tile_each_parameter() -> None:
-    """On every mesh, for every size of elements, each element is held once by every row of
-    replicas."""
-    shapes = [(3, 5), (7,), (2, 2, 3), (0, 4)]
-    for count, replicas, itemsize, aligned in product(
-        range(1, 6), (1, 2), (1, 2, 4, 8, 16, 32), (True, False)
-    ):
-        mesh = Mesh((replicas, count))
-        for layout in fsdp_flat(shapes, mesh, use_orig_params=aligned, itemsize=itemsize):
-            for row in range(replicas):
-                found = [
-                    n
-                    for device in range(count)
-                    for n in local_positions(layout, row * count + device)
-                ]
-                assert found == list(range(prod(layout.shape)))
-
-
 def test_alignment_counts_bytes() -> None:
     """A second parameter begins at element 16 / itemsize: on one device an element, that is the
     device's number."""

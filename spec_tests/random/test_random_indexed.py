@@ -19,7 +19,7 @@ from shardvar.reference.random import (
 )
 from shardvar.reference.random.indexed import BLOCK_SIZE, blocks_of, draw_blocks
 from shardvar.spec.initial_values import INDEXED
-from spec_tests.helpers.hypothesis_strategies import regions_in, shapes, tilings
+from spec_tests.helpers.hypothesis_strategies import regions_in, shapes
 
 DRAWS = [indexed_uniform, indexed_normal, indexed_truncated_normal]
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
@@ -39,17 +39,6 @@ def test_truncated_values_that_are_drawn_again_are_the_documented_ones(dtype: st
     assert 60 <= len(again) <= 130 and np.array_equal(np.flatnonzero(values != first), again)
     expected = INDEXED["truncated"](again.tolist(), 5, 0, 1, dtype)
     np.testing.assert_allclose(values[again], expected, rtol=1e-4, atol=1e-5)
-
-
-@given(seeds, shapes(4, 5), st.sampled_from(DRAWS), st.sampled_from(FLOATS), st.data())
-def test_parts_of_any_partition_are_the_whole_bit_for_bit(
-    seed: int | tuple[int, int], shape: tuple[int, ...], draw: Any, dtype: str, data: st.DataObject
-) -> None:
-    whole = draw(shape, seed, dtype=dtype)
-    together = np.full(shape, np.nan, dtype)
-    for part in data.draw(tilings(shape)):
-        together[part.slices] = draw(shape, seed, dtype=dtype, region=part)
-    np.testing.assert_array_equal(together, whole, strict=True)
 
 
 @given(seeds, shapes(3, 5), st.sampled_from(["int32", "uint32", "int64", "uint64"]), st.data())

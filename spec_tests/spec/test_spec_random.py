@@ -148,9 +148,9 @@ def test_initializers(
     name: str, shape: list[int], dtype: str, seed: int, by_index: bool, data: st.DataObject
 ) -> None:
     """R-INIT-4 (RFC 000): "`__call__(shape, dtype, partition)` returns the initial value of the
-    partition." R-INIT-5 (RFC 000): "This can be achieved by adding offset to the seed." R-INIT-6
-    (RFC 000): "`shape` is the full combined shape". R-INIT-8 (RFC 000): '"partition" is a
-    namedtuple of two fields: shape and offset.'"""
+    partition." R-INIT-5 (RFC 000): "This can be achieved by adding offset to the seed.", "seed =
+    self.seed + partition.offset[0]". R-INIT-6 (RFC 000): "`shape` is the full combined shape".
+    R-INIT-8 (RFC 000): '"partition" is a namedtuple of two fields: shape and offset.'"""
     numbers = (-0.5, 0.25) if name == "RandomUniform" else (0.0, 2.0)
     mode = "global" if by_index else "rfc"
     given_numbers = numbers if name in initial_values.DRAWS else ()

@@ -1,7 +1,6 @@
 """Redistribution carried out: every element ends where it must, and the ledger counts what the plan
 says."""
 
-from functools import reduce as fold
 from itertools import product
 from typing import Any
 
@@ -100,18 +99,6 @@ def test_reductions_that_dtensor_does_not_distribute(op: str) -> None:
     }[op]
     result = sv.redistribute(list(terms), source, target, reduce=op)
     assert np.concatenate([arrays[0] for arrays in result]).tolist() == function(*terms).tolist()
-
-
-def test_terms_are_combined_in_their_order() -> None:
-    """Sums of float32 depend on their order: it is that of the terms, on every device."""
-    mesh = sv.Mesh((4,))
-    source, target = (dtensor((3,), mesh, [each]) for each in (Partial(), R))
-    terms = (
-        np.array([[1e8, 1, 3]] * 2 + [[-1e8, 1, 3]] * 2, np.float32)
-        + np.arange(4, dtype=np.float32)[:, None]
-    )
-    result = sv.redistribute(list(terms), source, target, reduce="sum")
-    assert lists(result) == [[fold(np.add, terms).tolist()]] * 4
 
 
 def test_memory_is_that_of_the_plan_and_is_given_back() -> None:

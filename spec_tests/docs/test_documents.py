@@ -18,6 +18,7 @@ from spec_tests.helpers.documents import (
     anchors,
     blocks,
     command_lines,
+    commands,
     links,
     name_of,
     read,
@@ -150,3 +151,16 @@ def test_the_walk_through_the_kernel_names_modules_that_exist() -> None:
     }
     assert len(named) >= 15
     assert {name for name in named if not (ROOT / "shardvar" / name).exists()} == set()
+
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_readme_shows_every_verb_that_looks_at_a_checkpoint() -> None:
+    told = [
+        command.split()
+        for block in blocks(README, "console")
+        for command, _ in commands(block.body)
+    ]
+    others = {"apply", "completion", "delta", "formats", "maps", "vectors"}
+    assert {words[1] for words in told if words[0] == "shardvar"} == set(COMMANDS) - others

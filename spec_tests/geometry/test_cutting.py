@@ -29,29 +29,9 @@ from shardvar.planning.slices import TensorTable
 from shardvar.reference.variables.sharded import create_sharded_variable
 from spec_tests.helpers.hypothesis_strategies import filled_shapes
 
-shapes_with_an_axis = st.lists(st.integers(0, 40), min_size=1, max_size=3).map(tuple)
-
 
 def answering(answer: Any) -> Callable[..., Any]:
     return lambda shape, dtype: answer
-
-
-@given(st.integers(1, 9), shapes_with_an_axis)
-def test_an_answer_of_counts_becomes_div_of_the_first_axis(
-    count: int, shape: tuple[int, ...]
-) -> None:
-    """R-DIV-1 through R-PART-4; more parts than rows are clamped, as TensorFlow 2 does."""
-    for cut in (count, [count, *[1] * (len(shape) - 1)], answering([count])):
-        rows = [(part.offset[0], part.stop[0]) for part in plan_rows(cut, shape, "int8")]
-        assert tuple(rows) == div(shape[0], max(1, min(count, shape[0])))
-
-
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=5))
-def test_an_answer_of_sizes_may_be_uneven_and_may_have_empty_parts(sizes: list[int]) -> None:
-    """R-SPEC-1 (RFC 002): splits allow "uneven sharding"."""
-    shape = (sum(sizes), 4)
-    partition = plan_rows(answering(PartitionSpec(splits=[sizes])), shape, "int8")
-    assert [part.shape for part in partition] == [(size, 4) for size in sizes]
 
 
 @given(filled_shapes(min_rank=1), st.data())
@@ -166,27 +146,6 @@ def test_a_partitioner_of_three_arguments_works_in_a_save_as_in_a_variable(tmp_p
     assert sv.reshard(tmp_path / "m", tmp_path / "n", partition={"w": partitioner}).num_slices == 3
     assert len(create_sharded_variable(value, partitioner).variables) == 3
     assert asked == [(1, (13, 4), "float32")] * 3
-
-
-def test_a_partitioner_of_three_arguments_is_told_the_number_of_parameter_servers(
-    tmp_path: Path,
-) -> None:
-    """As in the creation of variables, so in a save of variables that live on several tasks."""
-    strategy = sv.ParameterServerStrategy(
-        3, variable_partitioner=lambda num_shards, shape, dtype: [num_shards]
-    )
-    with strategy.scope():
-        variable = sv.Variable(np.zeros((12, 2), np.float32), name="w")
-    asked: list[int] = []
-
-    def partitioner(num_shards: int, shape: tuple[int, ...], dtype: Any) -> list[int]:
-        asked.append(num_shards)
-        return [num_shards]
-
-    path = sv.Checkpoint(w=variable).write(tmp_path / "m")
-    assert len(variable.variables) == 3
-    sv.reshard(path, tmp_path / "n", partition=partitioner)
-    assert set(asked) == {1}, "files are on one task"
 
 
 def test_partitioners_of_two_and_of_three_arguments_are_asked_as_they_wish() -> None:

@@ -15,8 +15,17 @@ from hypothesis.extra import numpy as hnp
 import shardvar as sv
 from shardvar.cli.usage import parse_index_text
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
-from shardvar.layout.indexing import cut_steps, expand_index, plan_region, select_basic, slice_of
-from spec_tests.helpers.hypothesis_strategies import filled_shapes
+from shardvar.layout.indexing import (
+    Gather,
+    cut_steps,
+    expand_index,
+    plan_gather,
+    plan_region,
+    select_basic,
+    slice_of,
+)
+from shardvar.layout.region import Region
+from spec_tests.helpers.hypothesis_strategies import any_indexes, filled_shapes
 
 BASIC: list[Any] = [
     0, -1, 2, -4, slice(None), slice(1, 3), slice(None, None, -2), slice(2, 2), slice(9, -9, -1), None, Ellipsis,
@@ -98,16 +107,6 @@ def test_the_law_of_regions_and_picks(
     )
 
 
-@given(filled_shapes(min_rank=1, max_rank=3, max_extent=6), st.data())
-def test_the_law_of_expanded_keys(shape: tuple[int, ...], data: st.DataObject) -> None:
-    array = counted(shape)
-    masks = hnp.arrays(np.bool_, shape[:1])
-    key = data.draw(
-        hnp.basic_indices(shape, allow_newaxis=True) | hnp.integer_array_indices(shape) | masks
-    )
-    assert np.array_equal(array[tuple(expand_index(key, shape))], array[key])
-
-
 @given(st.integers(0, 9), st.data())
 def test_a_range_of_positions_comes_back_from_its_slice(length: int, data: st.DataObject) -> None:
     indices = range(length)[data.draw(st.slices(length))]
@@ -174,3 +173,56 @@ def test_a_refused_position_is_told_the_ones_that_there_are(length: int) -> None
         assert f"Index {number} is out of range for axis 1 of length {length}" in caught.value.cause
         wanted = f"from {-length} to {length - 1}." if length else "The axis has no index."
         assert caught.value.remedy.endswith(wanted)
+
+
+def read(gather: Gather, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The elements of the regions, one region after the other, by NumPy alone."""
+    regions = map(Region, gather.offset.tolist(), gather.shape.tolist())
+    parts = [array[region.slices].ravel() for region in regions]
+    return np.concatenate([array.ravel()[:0], *parts]).reshape(gather.full)
+
+
+@given(st.data(), st.lists(st.integers(0, 5), min_size=1, max_size=4).map(tuple))
+def test_regions_and_a_pick_are_the_index(data: st.DataObject, shape: tuple[int, ...]) -> None:
+    """No element is read twice, and the shape is known before anything is read."""
+    array = np.arange(int(np.prod(shape))).reshape(shape)
+    key = data.draw(any_indexes(shape))
+    try:
+        expected = np.asarray(array[key])
+    except IndexError:
+        with pytest.raises(OutOfRange):
+            plan_gather(key, shape)
+        return
+    try:
+        gather = plan_gather(key, shape)
+    except OutOfRange:
+        # Stricter than NumPy: rows are also checked where another array selects nothing.
+        assert expected.size == 0
+        return
+    elements = read(gather, array)
+    np.testing.assert_array_equal(gather.take(elements), expected, strict=True)
+    assert gather.picked_shape == expected.shape
+    if not any(isinstance(item, slice) and (item.step or 1) != 1 for item in _items(key)):
+        assert np.isin(elements, expected).all()
+    assert len(np.unique(elements)) == elements.size
+    if gather.is_direct:
+        assert elements.ravel().tolist() == expected.ravel().tolist()
+    inside = gather.around
+    assert np.isin(elements, array[inside.slices]).all()
+
+
+def _items(key: Any) -> tuple[Any, ...]:
+    return key if isinstance(key, tuple) else (key,)
+
+
+def test_rows_that_follow_each_other_are_one_region() -> None:
+    gather = plan_gather([5, 3, 4, 9, 5], (13, 4))
+    assert list(zip(gather.offset.tolist(), gather.shape.tolist(), strict=True)) == [
+        ([3, 0], [3, 4]),
+        ([9, 0], [1, 4]),
+    ]
+    # Columns do not: the elements of two columns lie in another order.
+    assert plan_gather((slice(None), [1, 2]), (13, 4)).shape.tolist() == [[13, 1], [13, 1]]
+    assert plan_gather((7, [1, 2]), (13, 4)).shape.tolist() == [[1, 2]]
+    # Nor does the end of a row and the begin of the next.
+    assert plan_gather(([0, 1], [3, 0]), (13, 4)).shape.tolist() == [[1, 1], [1, 1]]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
 from shardvar.layout import Partition, PartitionSpec, Region, check_tiles, chunk, div, div_owner
-from spec_tests.helpers.hypothesis_strategies import halves, partitions, shapes, tilings
+from spec_tests.helpers.hypothesis_strategies import shapes, tilings
 
 COUNTS = [(length, num_shards) for length in range(41) for num_shards in range(1, 41)]
 
@@ -34,14 +34,6 @@ def test_div_cuts_as_numpy_splits() -> None:
         assert [list(range(*interval)) for interval in div(length, num_shards)] == expected
 
 
-def test_div_gives_neighbours_whose_sizes_differ_by_at_most_one_larger_first() -> None:
-    for length, num_shards in COUNTS:
-        sizes = [stop - start for start, stop in div(length, num_shards)]
-        assert sizes == sorted(sizes, reverse=True)
-        assert max(sizes) - min(sizes) <= 1
-        assert (len(sizes), sum(sizes)) == (num_shards, length)
-
-
 def test_chunk_cuts_as_pytorch_chunks() -> None:
     """``torch.chunk``: pieces of ceil(length / n) as long as rows last; then empty ones, to make n
     of them."""
@@ -51,15 +43,6 @@ def test_chunk_cuts_as_pytorch_chunks() -> None:
         pieces = [rows[start : start + size] for start in range(0, length, size)] if size else []
         pieces += [[]] * (num_shards - len(pieces))
         assert [list(range(*interval)) for interval in chunk(length, num_shards)] == pieces
-
-
-def test_the_owner_of_an_id_is_the_shard_that_div_puts_it_in() -> None:
-    for length, num_shards in COUNTS:
-        shard, row = div_owner(np.arange(length), length, num_shards)
-        expected = [
-            (s, i - a) for s, (a, b) in enumerate(div(length, num_shards)) for i in range(a, b)
-        ]
-        assert list(zip(shard.tolist(), row.tolist(), strict=True)) == expected
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int8, np.int32, np.uint64, np.array])
@@ -126,15 +109,6 @@ def test_counts_that_are_no_layout_are_refused(rule: Any, length: int, num_shard
 
 
 @given(st.data())
-def test_every_element_lies_in_one_part(data: st.DataObject) -> None:
-    shape = data.draw(shapes())
-    seen = np.zeros(shape, int)
-    for part in data.draw(partitions(shape)):
-        seen[part.slices] += 1
-    assert (seen == 1).all()
-
-
-@given(st.data())
 def test_a_tiling_with_a_part_lost_has_a_hole(data: st.DataObject) -> None:
     shape = data.draw(shapes(min_rank=1))
     parts = data.draw(tilings(shape))
@@ -146,16 +120,6 @@ def test_a_tiling_with_a_part_lost_has_a_hole(data: st.DataObject) -> None:
         assert str(lost) in str(caught.value) or f"[{lost.offset[0]}:" in str(caught.value)
     else:
         check_tiles(shape, parts)
-
-
-@given(st.data())
-def test_a_tiling_with_an_element_twice_overlaps(data: st.DataObject) -> None:
-    shape = data.draw(shapes())
-    parts = data.draw(tilings(shape))
-    again = data.draw(st.sampled_from(parts))
-    if again.size:
-        with pytest.raises(LayoutError, match="overlap"):
-            Partition(shape, (*parts, again))
 
 
 @given(st.data())
@@ -179,20 +143,6 @@ def test_a_hole_is_not_hidden_by_an_overlap_of_the_same_size() -> None:
         Partition((4,), (Region((0,), (2,)), Region((1,), (2,))))
 
 
-@given(st.data())
-def test_a_grid_has_its_parts_in_c_order(data: st.DataObject) -> None:
-    shape = data.draw(shapes())
-    counts = [data.draw(st.integers(1, 8)) for _ in shape]
-    grid = Partition.from_counts(shape, counts)
-    x = np.arange(np.prod(shape, dtype=int)).reshape(shape)
-    pieces = [x]
-    for axis, count in enumerate(counts):
-        pieces = [part for piece in pieces for part in np.array_split(piece, count, axis)]
-    assert len(grid) == len(pieces)
-    for part, piece in zip(grid, pieces, strict=True):
-        np.testing.assert_array_equal(x[part.slices], piece)
-
-
 def test_more_parts_than_rows_and_no_rows_and_no_axes() -> None:
     assert [part.shape for part in Partition.from_counts((2, 3), (4, 1))] == [
         (1, 3),
@@ -207,28 +157,6 @@ def test_more_parts_than_rows_and_no_rows_and_no_axes() -> None:
         Partition((), ())
     with pytest.raises(LayoutError, match="overlap"):
         Partition((), (Region((), ()), Region((), ())))
-
-
-@pytest.mark.parametrize(
-    ("shape", "sizes"),
-    [((13,), ((5, 9),)), ((13,), ((14, -1),)), ((13,), ()), ((), ((1,),)), ((3, 2), ((3,),))],
-)
-def test_sizes_that_do_not_add_up_are_refused(shape: tuple[int, ...], sizes: Any) -> None:
-    with pytest.raises(LayoutError):
-        Partition.from_sizes(shape, sizes)
-
-
-def test_a_spec_has_partitions_or_splits_but_not_both() -> None:
-    """R-SPEC-1 (RFC 002)."""
-    assert PartitionSpec(partitions=[3, 1]).sizes((13, 4)) == ((5, 4, 4), (4,))
-    assert PartitionSpec(splits=[[1, 8, 4]]).sizes((13, 4)) == ((1, 8, 4), (4,))
-    assert PartitionSpec(splits=[[13], [1, 3]]).sizes((13, 4)) == ((13,), (1, 3))
-    assert PartitionSpec(partitions=[]).sizes(()) == ()
-    for arguments in ({}, {"partitions": [1], "splits": [[3]]}):
-        with pytest.raises(ArgumentError, match="exactly one"):
-            PartitionSpec(**arguments)  # type: ignore[arg-type]
-    with pytest.raises(LayoutError, match="more axes"):
-        PartitionSpec(partitions=[1, 1]).sizes((3,))
 
 
 def test_a_spec_is_a_named_tuple() -> None:
@@ -269,19 +197,9 @@ def test_a_spec_is_made_of_integers(arguments: Any) -> None:
         PartitionSpec(**arguments)
 
 
-@pytest.mark.parametrize("counts", [[0], [-1]])
-def test_no_axis_has_fewer_than_one_part(counts: list[int]) -> None:
-    with pytest.raises(ArgumentError, match="at least one"):
-        PartitionSpec(partitions=counts).sizes((3,))
-
-
 def test_ten_thousand_parts_are_proven_and_a_hole_among_them_is_named() -> None:
     parts = [Region((row,), (1,)) for row in range(10_000)]
     assert len(Partition((10_000,), tuple(parts))) == 10_000
     del parts[7_777]
     with pytest.raises(LayoutError, match=r"no part holds \[7777:7778\]"):
         Partition((10_000,), tuple(parts))
-
-
-def test_halves_are_what_the_tilings_are_made_of() -> None:
-    assert halves(Region((2, 0), (4, 3)), 0, 1) == (Region((2, 0), (1, 3)), Region((3, 0), (3, 3)))

@@ -70,26 +70,6 @@ def test_partitioners_are_total_and_cut_one_axis(
         assert 1 <= count <= max(1, shape[at]) if at == axis % len(shape) else count == 1
 
 
-@given(st.integers(1, 50), shapes_with_an_axis, dtypes)
-def test_fixed_shards_gives_so_many_or_one_a_row(
-    num_shards: int, shape: tuple[int, ...], dtype: str
-) -> None:
-    assert FixedShardsPartitioner(num_shards)(shape, dtype)[0] == max(1, min(num_shards, shape[0]))
-
-
-@given(st.integers(1, 500), st.integers(1, 50), shapes_with_an_axis, dtypes)
-def test_min_size_is_a_minimum_and_no_more_parts_would_keep_it(
-    least: int, most: int, shape: tuple[int, ...], dtype: str
-) -> None:
-    """R-PART-3 (RFC 000): "allocates at least 64MB for each partition" is held, as TensorFlow's
-    rounding does not."""
-    count = MinSizePartitioner(least, most)(shape, dtype)[0]
-    if count > 1:
-        assert min(part_sizes([count], shape, dtype)) >= least
-    if count < most and count < shape[0]:
-        assert min(part_sizes([count + 1], shape, dtype)) < least
-
-
 @given(st.integers(1, 500), st.integers(1, 50), shapes_with_an_axis, dtypes)
 def test_min_size_with_ceil_is_tensorflows_formula(
     least: int, most: int, shape: tuple[int, ...], dtype: str
@@ -97,26 +77,6 @@ def test_min_size_with_ceil_is_tensorflows_formula(
     total = SIZES[dtype] * math.prod(shape)
     expected = max(1, min(shape[0], most, math.ceil(total / least)))
     assert MinSizePartitioner(least, most, rounding="ceil")(shape, dtype)[0] == expected
-
-
-@given(st.integers(1, 500), shapes_with_an_axis, dtypes)
-def test_max_size_is_a_maximum_and_no_fewer_parts_would_keep_it(
-    most: int, shape: tuple[int, ...], dtype: str
-) -> None:
-    count = MaxSizePartitioner(most)(shape, dtype)[0]
-    row = part_sizes([max(1, shape[0])], shape, dtype)[0]
-    assert max(part_sizes([count], shape, dtype)) <= max(most, row)
-    if count > 1:
-        assert max(part_sizes([count - 1], shape, dtype)) > most
-
-
-@given(st.integers(1, 500), st.integers(1, 50), shapes_with_an_axis, dtypes)
-def test_max_size_with_max_shards_is_the_smaller(
-    most: int, count: int, shape: tuple[int, ...], dtype: str
-) -> None:
-    free = MaxSizePartitioner(most)(shape, dtype)[0]
-    assert MaxSizePartitioner(most, count)(shape, dtype)[0] == min(free, count)
-    assert MaxSizePartitioner(most, 0)(shape, dtype)[0] == free
 
 
 @given(shapes_with_an_axis, dtypes, st.data())
@@ -135,12 +95,6 @@ def test_the_names_of_tensorflow_1_are_the_same_rules(
     ]
     for old, new in pairs:
         assert old(shape, dtype) == new(shape, dtype, axis)
-
-
-def test_a_string_counts_as_many_bytes_as_one_says() -> None:
-    assert MinSizePartitioner(64, 8, bytes_per_string=16)((9, 2), "string") == [4, 1]
-    assert MinSizePartitioner(64, 8, bytes_per_string=32)((9, 2), "string") == [8, 1]
-    assert MaxSizePartitioner(50, bytes_per_string=5)((11, 3), "string") == [4, 1]
 
 
 def test_an_unknown_dimension_is_refused_only_where_it_is_needed() -> None:

@@ -26,27 +26,6 @@ def groups(draw: st.DrawFn, count: int, limit: int = 4) -> list[Region]:
     return [draw(regions(rank, limit)) for _ in range(count)]
 
 
-@given(groups(2))
-def test_the_intersection_holds_the_common_indices(pair: list[Region]) -> None:
-    a, b = pair
-    common = a.intersect(b)
-    assert indices(common) == indices(a) & indices(b)
-    assert common == b.intersect(a)
-    assert common is None or common.size > 0
-
-
-@given(groups(3))
-def test_intersection_is_associative(three: list[Region]) -> None:
-    a, b, c = three
-    left, right = a.intersect(b), b.intersect(c)
-    assert (left and left.intersect(c)) == (right and a.intersect(right))
-
-
-@given(groups(1))
-def test_a_region_meets_itself_in_itself_unless_it_is_empty(one: list[Region]) -> None:
-    assert one[0].intersect(one[0]) == (one[0] if one[0].size else None)
-
-
 @given(
     st.lists(groups(2), min_size=1, max_size=8).filter(
         lambda pairs: len({p[0].rank for p in pairs}) == 1
@@ -78,15 +57,6 @@ def test_covers_is_to_hold_every_index(pair: list[Region]) -> None:
             o <= i and i + n <= s
             for o, i, n, s in zip(a.offset, b.offset, b.shape, a.stop, strict=True)
         )
-
-
-@given(groups(2))
-def test_a_region_less_another_is_the_rest_in_disjoint_pieces(pair: list[Region]) -> None:
-    a, b = pair
-    pieces = a.subtract(b)
-    assert sum(map(len, map(indices, pieces))) == len(indices(a) - indices(b))
-    assert set().union(*map(indices, pieces)) == indices(a) - indices(b)
-    assert all(piece.size for piece in pieces)
 
 
 @given(groups(5, limit=3))

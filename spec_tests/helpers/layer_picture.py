@@ -9,7 +9,7 @@
    arrows lead to. An arrow that leads further down passes between the boxes of the rows in between,
    never behind one.
 
-The same imports give the same bytes; ``test_layer_picture.py`` holds that the picture is of
+The same imports give the same bytes; ``test_architecture.py`` holds that the picture is of
 today's.
 """
 

@@ -30,24 +30,6 @@ def breaks(*rules: str) -> Any:
     return declare
 
 
-@breaks(
-    "R-DIV-1",
-    "R-DIV-1-owner",
-    "R-INIT-4",
-    "R-INIT-4-constants",
-    "R-DIV-1-large",
-    "R-INIT-4",
-    "R-INIT-4-axes",
-    "R-DIV-1-owner-large",
-)
-class OffByOne(NumpyAdapter):
-    """The first shard has a row too few."""
-
-    def div(self, length: int, num_shards: int) -> Any:
-        intervals = super().div(length, num_shards)
-        return [(min(1, length), intervals[0][1]), *intervals[1:]]
-
-
 @breaks("R-DIV-1", "R-DIV-1-owner", "R-DIV-1-large", "R-DIV-1-refused", "R-DIV-1-owner-large")
 class Chunk(NumpyAdapter):
     """PyTorch's rule in place of div."""
@@ -97,39 +79,6 @@ class HalfWritten(NumpyAdapter):
         return super().assign(handle, value)
 
 
-@breaks("R-READ-2-read", "R-VAR-2-assign-add")
-class LiveReads(NumpyAdapter):
-    """What is read is the memory of the variable."""
-
-    def create(self, value: Any, num_shards: int) -> Any:
-        whole = value.copy()
-        return np.array_split(whole, num_shards)
-
-    def read(self, handle: Any) -> Any:
-        return super().read(handle) if handle[0].base is None else handle[0].base
-
-    def assign_add(self, handle: Any, value: Any) -> Any:
-        for shard, part in zip(
-            handle, np.split(value, np.cumsum(list(map(len, handle)))[:-1]), strict=True
-        ):
-            shard += part
-        return handle
-
-
-@breaks("R-VAR-1-bounds", "R-VAR-1-steps")
-class Unclamped(NumpyAdapter):
-    """A slice with a step is looked up row by row, without clamping; and backwards it gives
-    nothing."""
-
-    def index(self, handle: Any, key: Any) -> Any:
-        first = key[0] if key else ...
-        if isinstance(first, slice) and first.step not in (None, 1):
-            stop = len(self.read(handle)) if first.stop is None else first.stop
-            rows = range(first.start or 0, stop, first.step)
-            return self.read(handle)[list(rows)][(slice(None), *key[1:])]
-        return super().index(handle, key)
-
-
 @breaks("R-INIT-5", "R-INIT-4-axes")
 class EqualSeeds(NumpyAdapter):
     """Every shard is drawn from the same seed."""
@@ -141,32 +90,6 @@ class EqualSeeds(NumpyAdapter):
         return [
             np.random.default_rng(seed).uniform(-0.05, 0.05, part).astype(dtype) for part in parts
         ]
-
-
-@breaks("R-INIT-2", "R-INIT-2-shape")
-class CalledForEachShard(NumpyAdapter):
-    """An initializer that knows no partitions is called once a shard, and each slices another
-    answer."""
-
-    def initialize_whole(self, function: Any, shape: Any, dtype: Any, num_shards: int) -> Any:
-        return [
-            function(shape, dtype)[start:stop] for start, stop in self.div(shape[0], num_shards)
-        ]
-
-
-@breaks("R-POLICY-3-restore")
-class SilentCast(NumpyAdapter):
-    """What is restored is cast to what it is restored into."""
-
-    def restore(self, path: str, templates: Any, num_shards: int) -> Any:
-        with open(path + ".npz", "rb") as file, np.load(file) as saved:
-            found = {name.rpartition("#")[0]: saved[name] for name in saved.files}
-        same = {
-            key: np.empty(value.shape, found[key].dtype.newbyteorder("="))
-            for key, value in templates.items()
-        }
-        restored = super().restore(path, same, num_shards)
-        return {key: value.astype(templates[key].dtype) for key, value in restored.items()}
 
 
 class Files(NumpyAdapter):
@@ -252,15 +175,6 @@ class NoChecksum(NumpyAdapter):
         if restored.keys() != templates.keys():
             raise KeyError("a tensor is not there")
         return restored
-
-
-@breaks("R-CKPT-1-again")
-class SecondSaveLost(NumpyAdapter):
-    """A second save at the same path is silently not done."""
-
-    def save(self, path: str, tensors: Any, num_shards: int) -> None:
-        if not os.path.exists(path + ".npz"):
-            super().save(path, tensors, num_shards)
 
 
 class Ends(NumpyAdapter):

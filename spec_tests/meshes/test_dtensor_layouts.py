@@ -1,17 +1,15 @@
 """DTensor's layouts: every case that torch 2.13 recorded, and the laws of placements on all small
 meshes."""
 
-from itertools import product
 from typing import Any
 
-import numpy as np
 import pytest
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
-from shardvar.layout import chunk
 from shardvar.layout.meshes import Layout, Partial, Replicate, Shard, StridedShard, dtensor
 from shardvar.layout.meshes.dtensor import DTensorPlacement
 from shardvar.layout.meshes.mesh import Mesh
+from shardvar.spec.meshes import by_placements, elements
 from spec_tests.helpers.layout_tables import Case, cases, each_row, held, local_positions, recorded
 
 KINDS: dict[str, Any] = {
@@ -50,91 +48,14 @@ def test_what_torch_refuses_is_refused(case: Case) -> None:
     assert caught.value.remedy
 
 
-MESHES = [(1,), (2,), (3,), (5,), (2, 2), (3, 2), (2, 1, 3)]
-CUTS: list[DTensorPlacement] = [
-    Shard(0),
-    Shard(-1),
-    Replicate(),
-    StridedShard(0, 2),
-    StridedShard(1, 3),
-]
-
-
-def small_layouts() -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[DTensorPlacement, ...]]]:
-    """Return (shape, mesh shape, placements) of all placements of `CUTS` on all small meshes."""
-    return [
-        (shape, mesh, placements)
-        for shape in ((7, 4), (2, 5))
-        for mesh in MESHES
-        for placements in product(CUTS, repeat=len(mesh))
-    ]
-
-
-def local_indices(
-    shape: tuple[int, ...], coordinate: tuple[int, ...], mesh: tuple[int, ...], placements: Any
-) -> Any:
-    """Return the C order numbers that a device holds: the rules on lists of indices, as their
-    sentences say them."""
-    axes = [list(range(extent)) for extent in shape]
-    for place, count, placement in zip(coordinate, mesh, placements, strict=True):
-        if isinstance(placement, Replicate):
-            continue
-        indices = axes[placement.dim]
-        ranges = chunk(
-            len(indices), placement.split_factor if isinstance(placement, StridedShard) else 1
-        )
-        kept = []
-        for start, stop in ranges:
-            low, high = chunk(stop - start, count)[place]
-            kept += indices[start:stop][low:high]
-        axes[placement.dim] = kept
-    return np.arange(np.prod(shape)).reshape(shape)[np.ix_(*axes)]
-
-
-def test_a_device_holds_what_lists_of_indices_say() -> None:
-    """The columns agree with the rules carried out on plain lists: the same elements, for every
-    device."""
-    for shape, mesh, placements in small_layouts():
-        layout = dtensor(shape, Mesh(mesh), placements)
-        for device, coordinate in enumerate(np.ndindex(mesh)):
-            expected = local_indices(shape, coordinate, mesh, placements)
-            assert sorted(local_positions(layout, device)) == sorted(expected.ravel().tolist())
-
-
 def test_the_regions_of_a_device_come_in_the_order_of_its_local_tensor() -> None:
     """Along each axis: a device that holds rows 0, 1, 4 keeps them in that order, also where they
     were cut twice."""
     layout = dtensor((12,), Mesh((2, 2)), [StridedShard(0, 3), StridedShard(0, 2)])
-    for device, coordinate in enumerate(np.ndindex(2, 2)):
-        expected = local_indices(
-            (12,), coordinate, (2, 2), [StridedShard(0, 3), StridedShard(0, 2)]
-        )
-        assert local_positions(layout, device) == expected.tolist()
-
-
-def test_parts_tile_as_often_as_mesh_axes_replicate() -> None:
-    """Each element is held by as many devices as the replicated mesh axes have together."""
-    for shape, mesh, placements in small_layouts():
-        layout = dtensor(shape, Mesh(mesh), placements)
-        counts = np.zeros(shape, int)
-        for device in range(layout.mesh.size):
-            for region in layout.regions(device):
-                counts[region.slices] += 1
-        copies = [
-            count
-            for count, placement in zip(mesh, placements, strict=True)
-            if isinstance(placement, Replicate)
-        ]
-        assert (counts == np.prod(copies, dtype=int)).all()
-
-
-def test_one_shard_is_chunk() -> None:
-    for length, count in product(range(20), range(1, 9)):
-        layout = dtensor((length,), Mesh((count,)), [Shard(0)])
-        assert held(layout) == {
-            device: [((start,), (stop - start,))] if start < stop else []
-            for device, (start, stop) in enumerate(chunk(length, count))
-        }
+    plain = by_placements([12], [2, 2], [("strided", 0, 3), ("strided", 0, 2)])
+    assert [local_positions(layout, device) for device in range(4)] == [
+        elements(each, [12]) for each in plain
+    ]
 
 
 def test_two_spellings_of_one_layout_are_equal_and_hash_alike() -> None:

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from shardvar.errors import ArgumentError, LayoutError, OutOfRange
-from shardvar.layout import chunk
 from shardvar.layout.meshes import (
     DTensorPlacement,
     Layout,
     Replicate,
     Shard,
     StridedShard,
+    deepspeed,
     dtensor,
     fsdp,
     fsdp_flat,
@@ -79,17 +79,6 @@ def test_a_layout_says_which_definition_it_follows() -> None:
     assert "placements" in dtensor((7,), mesh, fsdp_placements((7,), mesh, tp_dim=0)).rule
 
 
-def test_tensor_parallelism_cuts_first() -> None:
-    """Of ``chunk(rows, tp)``, part by part, a device holds its part of ``chunk(part, dp)``: all
-    small meshes."""
-    for rows, dp, tp in product(range(1, 25), range(1, 5), range(1, 5)):
-        layout = fsdp((rows,), Mesh((dp, tp), ("dp", "tp")), tp_dim=0)
-        for device, (i, j) in enumerate(np.ndindex(dp, tp)):
-            start, stop = chunk(rows, tp)[j]
-            low, high = chunk(stop - start, dp)[i]
-            assert local_positions(layout, device) == list(range(start + low, start + high))
-
-
 def test_the_definitions_agree_where_tensor_parallelism_divides_and_for_two_devices() -> None:
     """Among 1 to 40 rows on meshes up to (5, 5), no other pair of sizes agrees always."""
     differ = set()
@@ -123,24 +112,6 @@ def test_a_device_holds_the_ranges_of_a_flat_parameter(case: Case) -> None:
 def test_a_scalar_in_a_flat_parameter_is_refused(case: Case) -> None:
     with pytest.raises(ArgumentError, match="scalar"):
         fsdp_flat(case["tensors"], mesh_of(case), use_orig_params=case["layout"]["use_orig_params"])
-
-
-def test_the_ranges_of_a_flat_parameter_tile_each_parameter() -> None:
-    """On every mesh, for every size of elements, each element is held once by every row of
-    replicas."""
-    shapes = [(3, 5), (7,), (2, 2, 3), (0, 4)]
-    for count, replicas, itemsize, aligned in product(
-        range(1, 6), (1, 2), (1, 2, 4, 8, 16, 32), (True, False)
-    ):
-        mesh = Mesh((replicas, count))
-        for layout in fsdp_flat(shapes, mesh, use_orig_params=aligned, itemsize=itemsize):
-            for row in range(replicas):
-                found = [
-                    n
-                    for device in range(count)
-                    for n in local_positions(layout, row * count + device)
-                ]
-                assert found == list(range(prod(layout.shape)))
 
 
 def test_alignment_counts_bytes() -> None:
@@ -187,3 +158,40 @@ def test_bad_flat_arguments_are_refused(arguments: Any) -> None:
 
 def test_no_parameters_have_no_layouts() -> None:
     assert fsdp_flat([], Mesh((2,))) == ()
+
+
+SHAPES = [[(5, 3), (3,), (2, 2, 3)], [(1,)], [(7,), (), (4, 2)], [(0, 3), (3,)]]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize("shapes", SHAPES)
+def test_stages_one_and_two_cut_one_padded_buffer(
+    shapes: list[tuple[int, ...]], ranks: int
+) -> None:
+    """Parameters in their order or round robin, -1 for padding to a multiple of 2 * ranks."""
+    for stage, turns in product((1, 2), (False, True)):
+        order = (
+            [n for turn in range(ranks) for n in range(turn, len(shapes), ranks)]
+            if turns
+            else range(len(shapes))
+        )
+        flat = [(number, element) for number in order for element in range(prod(shapes[number]))]
+        flat += [(-1, -1)] * (-len(flat) % (2 * ranks))
+        parts = np.array(flat, int).reshape(ranks, -1, 2)
+        layouts = deepspeed(shapes, Mesh((ranks,)), stage, round_robin_gradients=turns)
+        for (number, layout), rank in product(enumerate(layouts), range(ranks)):
+            mine = parts[rank][parts[rank][:, 0] == number][:, 1].tolist()
+            assert local_positions(layout, rank) == mine
+
+
+def test_an_axis_in_front_replicates_and_others_are_refused() -> None:
+    [layout] = deepspeed([(4, 3)], Mesh((2, 3)), 3)
+    assert layout.replicas == ((0, 3), (1, 4), (2, 5))
+    for stage, mesh, turns in (
+        (0, Mesh((2,)), False),
+        (3, Mesh((2,)), True),
+        (1, Mesh((1, 1, 2)), False),
+    ):
+        with pytest.raises(ArgumentError) as caught:
+            deepspeed([(4,)], mesh, stage, round_robin_gradients=turns)
+        assert caught.value.remedy

@@ -275,16 +275,6 @@ def test_a_vocabulary_that_does_not_divide_is_refused(case: Case) -> None:
         megatron((case["vocab"], 4), Mesh((case["world"],), ("tp",)), "vocabulary")
 
 
-def test_a_padded_vocabulary_is_the_least_that_divides() -> None:
-    for size in range(40):
-        for ranks in range(1, 5):
-            for multiple in range(1, 5):
-                padded = padded_vocabulary(size, ranks, multiple)
-                assert padded == min(
-                    n for n in range(size, size + ranks * multiple) if n % (ranks * multiple) == 0
-                )
-
-
 def test_a_weight_without_layers_is_a_named_sharding() -> None:
     """Column and row parallelism cut as JAX does by the axis tp."""
     mesh = Mesh((2, 3), ("dp", "tp"))

@@ -1,13 +1,19 @@
 """JAX's layouts: every case that jax 0.10 recorded, refusals included, and the laws of specs."""
 
-from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError, OutOfRange
-from shardvar.layout.meshes import Layout, Partial, Shard, dtensor, named_sharding
+from shardvar.layout.meshes import (
+    Layout,
+    Partial,
+    Shard,
+    dtensor,
+    named_sharding,
+    parameter_servers,
+)
 from shardvar.layout.meshes.mesh import Mesh
 from spec_tests.helpers.layout_tables import Case, cases, each_row, held, recorded
 
@@ -72,36 +78,6 @@ def test_unreduced_axes_are_pending_sums(case: Case) -> None:
     assert [(MESH.axis_names[axis], op) for axis, op in layout.pending] == [  # type: ignore[index]  # it has names
         (name, "sum") for name in case["layout"]["unreduced"]
     ]
-
-
-ENTRIES: list[Any] = [None, "x", "y", ("x", "y"), ("y", "x")]
-
-
-def test_a_device_holds_what_reshaping_says() -> None:
-    """The oracle is NumPy: split the axis by the named mesh axes in their order, and index with the
-    coordinate."""
-    shape = (12, 24)
-    whole = np.arange(12 * 24).reshape(shape)
-    for mesh_shape in ((2, 3), (3, 2), (1, 4)):
-        mesh = Mesh(mesh_shape, ("x", "y"))
-        for spec in product(ENTRIES, repeat=2):
-            names = [
-                name
-                for entry in spec
-                if entry
-                for name in ([entry] if isinstance(entry, str) else entry)
-            ]
-            if len(set(names)) != len(names):
-                continue
-            layout = named_sharding(shape, mesh, spec)
-            for device in range(mesh.size):
-                part = whole
-                coordinate = dict(zip("xy", mesh.coordinate(device), strict=True))
-                for axis, entry in enumerate(spec):
-                    for name in [entry] if isinstance(entry, str) else entry or ():
-                        part = np.split(part, mesh.shape[mesh.axis(name)], axis)[coordinate[name]]
-                [region] = layout.regions(device)
-                assert np.array_equal(whole[region.slices], part)
 
 
 def test_the_same_regions_are_equal_in_the_words_of_both_frameworks() -> None:
@@ -169,3 +145,14 @@ def test_a_mesh_without_names_has_no_axis_to_name() -> None:
     assert named_sharding((8,), Mesh((2,)), (None,)).replicas == ((0, 1),)
     with pytest.raises(ArgumentError, match="no axis 'x'"):
         named_sharding((8,), Mesh((2,)), ("x",))
+
+
+def test_an_order_of_servers_is_followed() -> None:
+    layout = parameter_servers((3,), Mesh((2,), devices=(1, 0)))
+    assert held(layout) == {0: [((2,), (1,))], 1: [((0,), (2,))]}
+
+
+@pytest.mark.parametrize(("shape", "mesh"), [((), (2,)), ((4,), (2, 2)), ((4,), ())])
+def test_what_servers_cannot_hold_is_refused(shape: Any, mesh: Any) -> None:
+    with pytest.raises(LayoutError):
+        parameter_servers(shape, Mesh(mesh))

@@ -27,7 +27,7 @@ from shardvar.reference.variables import (
     Variable,
 )
 from shardvar.reference.variables.rows import RowLayout
-from spec_tests.helpers.embedding_tables import Table, ids_for, sizes, tables
+from spec_tests.helpers.embedding_tables import Table, ids_for, tables
 
 
 def shard_loads(frequencies: npt.ArrayLike, rows: Ints, layout: RowLayout) -> Array:
@@ -52,67 +52,6 @@ def test_a_rebalanced_embedding_gives_every_id_the_row_that_it_had(
     assert np.array_equal(
         embedding_lookup(table.sharded, embedding.rows_of(np.array(ids, np.int64))), table.full[ids]
     )
-
-
-@settings(deadline=None)
-@given(sizes(min_rows=1), st.integers(0, 2**31))
-def test_balanced_rows_are_a_permutation(counts: list[int], seed: int) -> None:
-    layout = RowLayout.of_sizes(counts)
-    rows = plan_balanced_rows(np.random.default_rng(seed).integers(0, 9, layout.num_rows), layout)
-    assert sorted(rows.tolist()) == list(range(layout.num_rows))
-
-
-@settings(deadline=None)
-@given(sizes(min_rows=1), st.data())
-def test_ids_are_dealt_to_the_least_loaded_shard_with_room(
-    counts: list[int], data: st.DataObject
-) -> None:
-    """Of shards with equal loads to the first, ids of equal frequency in their order; an id that
-    nobody reads adds nothing."""
-    layout = RowLayout.of_sizes(counts)
-    number = st.integers(0, 3)
-    frequencies = data.draw(st.lists(number, min_size=layout.num_rows, max_size=layout.num_rows))
-    loads, used = [0] * len(counts), [0] * len(counts)
-    rows = {}
-    for chosen in sorted(range(layout.num_rows), key=lambda one: -frequencies[one]):
-        with_room = [shard for shard in range(len(counts)) if used[shard] < counts[shard]]
-        shard = min(with_room, key=lambda one: loads[one])
-        rows[chosen] = sum(counts[:shard]) + used[shard]
-        loads[shard] += frequencies[chosen]
-        used[shard] += 1
-    found = plan_balanced_rows(frequencies, layout).tolist()
-    assert found == [rows[one] for one in range(layout.num_rows)]
-
-
-def test_loads_are_sums_of_frequencies_and_not_counts_of_ids() -> None:
-    assert plan_balanced_rows([8, 4, 4, 1, 1, 1], RowLayout.of_sizes([3, 3])).tolist() == [
-        0,
-        3,
-        4,
-        1,
-        5,
-        2,
-    ]
-
-
-@settings(deadline=None)
-@given(st.integers(1, 6), st.integers(1, 40), st.integers(0, 2**31))
-def test_no_shard_is_asked_much_more_than_another(
-    num_shards: int, rows_a_shard: int, seed: int
-) -> None:
-    """The shard that gets the last row has the smallest load of those with room, so loads differ by
-    at most one frequency for each row that the fuller shards had more: here by no more than under
-    mod, of ids sorted by frequency.
-    """
-    layout = RowLayout.of_sizes([rows_a_shard] * num_shards)
-    frequencies = np.sort(np.random.default_rng(seed).zipf(1.6, layout.num_rows).clip(max=10**6))[
-        ::-1
-    ]
-    balanced = shard_loads(frequencies, plan_balanced_rows(frequencies, layout), layout)
-    by_mod = np.array([frequencies[shard::num_shards].sum() for shard in range(num_shards)])
-    by_div = shard_loads(frequencies, np.arange(layout.num_rows), layout)
-    assert balanced.max() <= by_mod.max() <= by_div.max()
-    assert balanced.sum() == frequencies.sum()
 
 
 @settings(deadline=None)

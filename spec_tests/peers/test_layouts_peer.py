@@ -1,27 +1,19 @@
-"""Layouts on the real frameworks: what torch and JAX say that devices hold, for random and for all
-small cases.
+"""Layouts on PyTorch: what it says that devices hold, for all small cases.
 
-PyTorch runs on a fake process group, once for each rank. JAX runs in a process with eight devices,
-which are chosen when it starts.
+It runs on a fake process group, once for each rank.
 """
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import product
 from math import prod
 from typing import Any
 
-import numpy as np
 import pytest
 
-from shardvar.errors import ArgumentError
-from shardvar.layout.meshes import Replicate, Shard, StridedShard, dtensor, fsdp, named_sharding
+from shardvar.layout.meshes import Replicate, Shard, StridedShard, dtensor, fsdp
 from shardvar.layout.meshes.mesh import Mesh
-from spec_tests.helpers.layout_tables import held, local_positions
+from spec_tests.helpers.layout_tables import local_positions
 
 
 @contextmanager
@@ -124,76 +116,3 @@ def test_the_shards_of_fully_shard_are_those_of_fsdp(mesh: tuple[int, int]) -> N
                     local_positions(layout, rank)
                     == module.weight.to_local().flatten().int().tolist()
                 )
-
-
-SPECS: list[Any] = [None, "x", "y", ["x", "y"], ["y", "x"]]
-ASK_JAX = """
-import json, sys
-import jax, numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-
-answers = []
-for shape, order, spec in json.load(sys.stdin):
-    devices = np.array(jax.devices())[order].reshape(4, 2)
-    mesh = Mesh(devices, ("x", "y"))
-    try:
-        named = NamedSharding(mesh, PartitionSpec(*(tuple(e) if isinstance(e, list) else e for e in spec)))
-        found = named.devices_indices_map(tuple(shape))
-        answers.append({d.id: [s.indices(n)[:2] for s, n in zip(i, shape)] for d, i in found.items()})
-    except Exception as error:
-        answers.append(type(error).__name__)
-json.dump(answers, sys.stdout)
-"""
-
-
-def test_a_device_holds_what_devices_indices_map_says() -> None:
-    """For all specs of a (4, 2) mesh, with its devices in order and not, and what JAX refuses is
-    refused."""
-    pytest.importorskip("jax", reason="JAX is not installed")
-    orders = [list(range(8)), np.random.default_rng(0).permutation(8).tolist()]
-    asked = [
-        list(each)
-        for each in product([(16, 8), (8, 6), (24, 24)], orders, product(SPECS, repeat=2))
-    ]
-    environment = os.environ | {
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-        "JAX_PLATFORMS": "cpu",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", ASK_JAX],
-        input=json.dumps(asked),
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    accepted = 0
-    for (shape, order, spec), answer in zip(asked, json.loads(done.stdout), strict=True):
-        mesh = Mesh((4, 2), ("x", "y"), order)
-        if isinstance(answer, str):
-            with pytest.raises(ArgumentError):
-                named_sharding(shape, mesh, spec)
-            continue
-        accepted += 1
-        assert held(named_sharding(shape, mesh, spec)) == {
-            int(device): [
-                (
-                    tuple(start for start, _ in indices),
-                    tuple(stop - start for start, stop in indices),
-                ),
-            ]
-            for device, indices in answer.items()
-        }
-    assert 0 < accepted < len(asked)
-
-
-def test_a_partition_spec_is_taken_as_it_is() -> None:
-    sharding = pytest.importorskip("jax", reason="JAX is not installed").sharding
-    spec, mesh = sharding.PartitionSpec, Mesh((2, 2), ("x", "y"))
-    assert named_sharding((8, 6), mesh, spec(("y", "x"), None)) == named_sharding(
-        (8, 6), mesh, (("y", "x"),)
-    )
-    assert named_sharding((8, 6), mesh, spec(spec.UNCONSTRAINED, "x")) == named_sharding(
-        (8, 6), mesh, (None, "x")
-    )
-    assert named_sharding((8, 6), mesh, spec("x", unreduced={"y"})).pending == ((1, "sum"),)

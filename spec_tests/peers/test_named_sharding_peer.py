@@ -231,3 +231,15 @@ def test_a_redistribution_ends_where_device_put_does(
     assert ledger.nbytes == plan_redistribution(source, target).sent(itemsize=4).sum()
     shards = dict(jax_says(shape, *asked))
     assert {device: arrays[0].tolist() for device, arrays in enumerate(result)} == shards
+
+
+def test_a_partition_spec_is_taken_as_it_is() -> None:
+    sharding = pytest.importorskip("jax", reason="JAX is not installed").sharding
+    spec, mesh = sharding.PartitionSpec, Mesh((2, 2), ("x", "y"))
+    assert named_sharding((8, 6), mesh, spec(("y", "x"), None)) == named_sharding(
+        (8, 6), mesh, (("y", "x"),)
+    )
+    assert named_sharding((8, 6), mesh, spec(spec.UNCONSTRAINED, "x")) == named_sharding(
+        (8, 6), mesh, (None, "x")
+    )
+    assert named_sharding((8, 6), mesh, spec("x", unreduced={"y"})).pending == ((1, "sum"),)

@@ -17,8 +17,9 @@ from shardvar.reference.random import (
     indexed_truncated_normal,
     indexed_uniform,
 )
-from shardvar.reference.random.indexed import BLOCK_SIZE, IndexedStream, blocks_of, draw_blocks
-from spec_tests.helpers.hypothesis_strategies import regions_in, shapes, tilings
+from shardvar.reference.random.indexed import BLOCK_SIZE, blocks_of, draw_blocks
+from shardvar.spec.initial_values import INDEXED
+from spec_tests.helpers.hypothesis_strategies import regions_in, shapes
 
 DRAWS = [indexed_uniform, indexed_normal, indexed_truncated_normal]
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
@@ -30,87 +31,14 @@ seeds = st.one_of(
 )
 
 
-def philox4x64(counter: list[int], key: list[int]) -> list[int]:
-    """docs/random.md in Python integers."""
-    c, (k0, k1) = counter, key
-    for _ in range(10):
-        p, q = 0xD2E7470EE14C6C93 * c[0], 0xCA5A826395121157 * c[2]
-        c = [(q >> 64) ^ c[1] ^ k0, q % 2**64, (p >> 64) ^ c[3] ^ k1, p % 2**64]
-        k0, k1 = (k0 + 0x9E3779B97F4A7C15) % 2**64, (k1 + 0xBB67AE8584CAA73B) % 2**64
-    return c
-
-
-def word(seed: int, k: int, attempt: int = 0) -> int:
-    return philox4x64([k // 4 + 1, 0, 0, attempt], [seed % 2**64, 0])[k % 4]
-
-
-def uniform(seed: int, i: int, dtype: str) -> float:
-    if dtype == "float64":
-        return (word(seed, i) >> 12) / 2**52
-    return ((word(seed, i // 2) >> 32 * (i % 2)) % 2**32 >> 9) / 2**23
-
-
-def normal(seed: int, i: int, dtype: str, attempt: int = 0) -> float:
-    if dtype == "float64":
-        u, v = ((word(seed, i // 2 * 2 + k, attempt) >> 12) / 2**52 for k in (0, 1))
-    else:
-        u, v = (((word(seed, i // 2, attempt) >> 32 * k) % 2**32 >> 9) / 2**23 for k in (0, 1))
-    return float(np.sqrt(-2 * np.log(1 - u)) * (np.sin if i % 2 else np.cos)(2 * np.pi * v))
-
-
-def truncated(seed: int, i: int, dtype: str) -> float:
-    return next(z for attempt in range(99) if abs(z := normal(seed, i, dtype, attempt)) < 2)
-
-
-@given(seeds, st.integers(0, 2**62), st.integers(0, 9), st.integers(0, 3))
-def test_words_are_numpys_philox_which_is_the_documented_one(
-    seed: int | tuple[int, int], start: int, count: int, attempt: int
-) -> None:
-    stream = IndexedStream.of(seed)
-    counters = ([k // 4 + 1, 0, 0, attempt] for k in range(start, start + count))
-    expected = [philox4x64(c, list(stream.key))[k % 4] for k, c in enumerate(counters, start)]
-    assert stream.words(start, count, attempt).tolist() == expected
-
-
-@settings(max_examples=30)
-@given(
-    st.integers(-(2**63), 2**63 - 1),
-    st.integers(0, 2**60),
-    st.integers(0, 9),
-    st.sampled_from(["float32", "float64"]),
-)
-def test_values_are_the_documented_ones(seed: int, start: int, count: int, dtype: str) -> None:
-    region, shape, indices = Region((start,), (count,)), (2**61,), range(start, start + count)
-    exact = np.array([uniform(seed, i, dtype) for i in indices], dtype)
-    np.testing.assert_array_equal(
-        indexed_uniform(shape, seed, dtype=dtype, region=region), exact, strict=True
-    )
-    close = {"rtol": 1e-5, "atol": 1e-5} if dtype == "float32" else {"rtol": 1e-13, "atol": 1e-13}
-    for draw, twin in ((indexed_normal, normal), (indexed_truncated_normal, truncated)):
-        expected = [twin(seed, i, dtype) for i in indices]
-        np.testing.assert_allclose(draw(shape, seed, dtype=dtype, region=region), expected, **close)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_truncated_values_that_are_drawn_again_are_the_documented_ones(dtype: str) -> None:
     values = indexed_truncated_normal((2000,), 5, dtype=dtype)
     first = indexed_normal((2000,), 5, dtype=dtype)
     again = np.flatnonzero(np.abs(first) >= 2)
     assert 60 <= len(again) <= 130 and np.array_equal(np.flatnonzero(values != first), again)
-    np.testing.assert_allclose(
-        values[again], [truncated(5, int(i), dtype) for i in again], rtol=1e-4, atol=1e-5
-    )
-
-
-@given(seeds, shapes(4, 5), st.sampled_from(DRAWS), st.sampled_from(FLOATS), st.data())
-def test_parts_of_any_partition_are_the_whole_bit_for_bit(
-    seed: int | tuple[int, int], shape: tuple[int, ...], draw: Any, dtype: str, data: st.DataObject
-) -> None:
-    whole = draw(shape, seed, dtype=dtype)
-    together = np.full(shape, np.nan, dtype)
-    for part in data.draw(tilings(shape)):
-        together[part.slices] = draw(shape, seed, dtype=dtype, region=part)
-    np.testing.assert_array_equal(together, whole, strict=True)
+    expected = INDEXED["truncated"](again.tolist(), 5, 0, 1, dtype)
+    np.testing.assert_allclose(values[again], expected, rtol=1e-4, atol=1e-5)
 
 
 @given(seeds, shapes(3, 5), st.sampled_from(["int32", "uint32", "int64", "uint64"]), st.data())
@@ -163,11 +91,9 @@ def test_threads_and_axes_do_not_matter(draw: Any, axis: int) -> None:
 def test_a_region_of_a_tensor_that_no_machine_holds_is_drawn_alone() -> None:
     shape, region = (2**30, 2**30), Region((2**29, 2**30 - 3), (3, 3))
     values = indexed_normal(shape, 1, region=region)
-    expected = [
-        normal(1, (2**29 + row) * 2**30 + 2**30 - 3 + column, "float32")
-        for row in range(3)
-        for column in range(3)
-    ]
+    first = [(2**29 + row) * 2**30 + 2**30 - 3 for row in range(3)]
+    where = [start + column for start in first for column in range(3)]
+    expected = INDEXED["normal"](where, 1, 0, 1, "float32")
     np.testing.assert_allclose(values.ravel(), expected, rtol=1e-5, atol=1e-5)
 
 

@@ -37,10 +37,12 @@ def test_tensorflow_words(seed: tuple[int, int], count: int) -> None:
     assert PhiloxStream.of(list(seed)).words(0, count).tolist() == plain
 
 
-@given(st.integers(0, 2**64 - 1), st.integers(0, 2**40), st.integers(0, 2**32 - 1))
-def test_words_by_index(seed: int, start: int, jax_seed: int) -> None:
-    plain = [random_words.indexed_word(seed, start + place) for place in range(5)]
-    assert IndexedStream.of(seed).words(start, 5).tolist() == plain
+@given(
+    st.integers(0, 2**64 - 1), st.integers(0, 2**62), st.integers(0, 3), st.integers(0, 2**32 - 1)
+)
+def test_words_by_index(seed: int, start: int, attempt: int, jax_seed: int) -> None:
+    plain = [random_words.indexed_word(seed, start + place, attempt) for place in range(5)]
+    assert IndexedStream.of(seed).words(start, 5, attempt).tolist() == plain
     key = random.jax_key(jax_seed)
     assert random.jax_bits(key, [5]).tolist() == initial_values.jax_bits(5, jax_seed)
     assert random.jax_uniform(key, [5]).tolist() == initial_values.jax_uniform(5, jax_seed)
@@ -146,9 +148,9 @@ def test_initializers(
     name: str, shape: list[int], dtype: str, seed: int, by_index: bool, data: st.DataObject
 ) -> None:
     """R-INIT-4 (RFC 000): "`__call__(shape, dtype, partition)` returns the initial value of the
-    partition." R-INIT-5 (RFC 000): "This can be achieved by adding offset to the seed." R-INIT-6
-    (RFC 000): "`shape` is the full combined shape". R-INIT-8 (RFC 000): '"partition" is a
-    namedtuple of two fields: shape and offset.'"""
+    partition." R-INIT-5 (RFC 000): "This can be achieved by adding offset to the seed.", "seed =
+    self.seed + partition.offset[0]". R-INIT-6 (RFC 000): "`shape` is the full combined shape".
+    R-INIT-8 (RFC 000): '"partition" is a namedtuple of two fields: shape and offset.'"""
     numbers = (-0.5, 0.25) if name == "RandomUniform" else (0.0, 2.0)
     mode = "global" if by_index else "rfc"
     given_numbers = numbers if name in initial_values.DRAWS else ()

@@ -99,20 +99,10 @@ def _in_words(text: str) -> Any:
     return [value] if isinstance(value, np.ndarray) else value
 
 
-def _twice(inputs: Mapping[str, Any]) -> Any:
-    return list(ShardedVariable([Variable([1.0])] * 2).shape)
-
-
 def _shared(inputs: Mapping[str, Any]) -> Any:
     variable = Variable([1.0])
     kept = ShardedVariable([variable])
     return [list(kept.shape), list(ShardedVariable([variable]).shape)]
-
-
-def _trainable(inputs: Mapping[str, Any]) -> bool:
-    return ShardedVariable(
-        [Variable([1.0], trainable=flag) for flag in inputs["trainable"]]
-    ).trainable
 
 
 def _collides(inputs: Mapping[str, Any]) -> bool:
@@ -120,10 +110,6 @@ def _collides(inputs: Mapping[str, Any]) -> bool:
     first = Variable([1.0], name=inputs["shard0_name"])
     sharded = ShardedVariable([first, Variable([2.0])])
     return hash(sharded) == id(first) or sharded is first
-
-
-def _hasattr(inputs: Mapping[str, Any]) -> bool:
-    return hasattr(ShardedVariable([Variable([1.0], device=Device("ps:0"))]), inputs["attr"])
 
 
 def _hash(inputs: Mapping[str, Any]) -> Any:
@@ -134,12 +120,16 @@ def _hash(inputs: Mapping[str, Any]) -> Any:
 
 OPS = {
     "hash": _hash,
-    "same_variable_twice": _twice,
+    "same_variable_twice": lambda inputs: list(ShardedVariable([Variable([1.0])] * 2).shape),
     "shared_between_two_containers": _shared,
     "ShardedVariable": _construct,
-    "trainable_of_saving_variable": _trainable,
+    "trainable_of_saving_variable": lambda inputs: (
+        ShardedVariable([Variable([1.0], trainable=flag) for flag in inputs["trainable"]]).trainable
+    ),
     "unique_id_collides_with_shard0": _collides,
-    "hasattr": _hasattr,
+    "hasattr": lambda inputs: hasattr(
+        ShardedVariable([Variable([1.0], device=Device("ps:0"))]), inputs["attr"]
+    ),
 }
 
 OF_THE_INTERFACE = {

@@ -34,11 +34,7 @@ def key_of(token: Any) -> Any:
     return np.int64(value) if kind == "np_int" else value
 
 
-def _getitem(inputs: Mapping[str, Any]) -> Any:
-    return sharded(inputs["shards"])[key_of(inputs["key"])]
-
-
-OPS = {"getitem": _getitem}
+OPS = {"getitem": lambda inputs: sharded(inputs["shards"])[key_of(inputs["key"])]}
 
 
 def _is_numpys(case: Mapping[str, Any], outcome: Outcome) -> bool:

@@ -74,13 +74,11 @@ def _square_sum(inputs: Mapping[str, Any]) -> list[Any]:
     return encoded(pullback(2 * value)[0])
 
 
-def _whole(inputs: Mapping[str, Any]) -> list[Any]:
-    """Of the sum of all elements, or of the rows at the ids, by the variable: by its shards."""
-    return (_lookup if inputs.get("ids") else _getitem(...))(inputs)
-
-
 OPS: dict[str, Callable[[Any], Any]] = {
-    "grad_wrt_sharded_variable_itself": _whole,
+    # Of the sum of all elements, or of the rows at the ids, by the variable: by its shards.
+    "grad_wrt_sharded_variable_itself": lambda inputs: (
+        _lookup if inputs.get("ids") else _getitem(...)
+    )(inputs),
     "grad_sum_of_weighted_lookup": _lookup,
     "grad_lookup_max_norm": _lookup,
     "grad_sparse_read": _lookup,

@@ -80,10 +80,6 @@ def _names(inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _expr(inputs: Mapping[str, Any]) -> Any:
-    return _evaluate(inputs["expr"], _names(inputs))
-
-
 def _python(inputs: Mapping[str, Any]) -> Any:
     value = _plain(_evaluate(inputs["expr"], _names(inputs)))
     is_tensor = isinstance(value, str) and value == "ndarray" and ".numpy()" not in inputs["expr"]
@@ -119,7 +115,7 @@ def _in_name_scope(inputs: Mapping[str, Any]) -> Any:
 
 
 OPS = {
-    "expr": _expr,
+    "expr": lambda inputs: _evaluate(inputs["expr"], _names(inputs)),
     "python": _python,
     "in_name_scope_containing_embedding_lookup": _in_name_scope,
 }

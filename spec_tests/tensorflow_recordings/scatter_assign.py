@@ -62,10 +62,6 @@ def _check_unchanged(variable: ShardedVariable, inputs: Mapping[str, Any]) -> No
         raise AssertionError(f"a refused write changed a shard: {wrong}")
 
 
-def _sparse_read(inputs: Mapping[str, Any]) -> Any:
-    return sharded(inputs["shards"]).sparse_read(_array(inputs["indices"]))
-
-
 _DENSE = ("assign", "assign_add", "assign_sub")
 _SPARSE = (
     *(f"scatter_{verb}" for verb in "add sub mul div max min update".split()),
@@ -75,7 +71,7 @@ _SPARSE = (
 OPS: dict[str, Callable[[Any], Any]] = {
     **{name: _write(name, _value) for name in _DENSE},
     **{name: _write(name, _slices) for name in _SPARSE},
-    "sparse_read": _sparse_read,
+    "sparse_read": lambda inputs: sharded(inputs["shards"]).sparse_read(_array(inputs["indices"])),
 }
 
 

@@ -48,10 +48,6 @@ def _gather(params: Any, indices: Any, axis: int = 0) -> Array:
     return np.take(array, ids, axis=axis)
 
 
-def _gather_nd(params: Any, indices: Any) -> Array:
-    return np.asarray(params)[tuple(np.moveaxis(np.asarray(indices), -1, 0))]
-
-
 def _constant(value: Any, dtype: Any = None, **_: Any) -> Array:
     array = np.asarray(value)
     if (
@@ -72,10 +68,6 @@ def _convert(value: Any, dtype: Any = None, **_: Any) -> Array:
     return array.astype(dtype or array.dtype)
 
 
-def _cast(x: Any, dtype: Any) -> Array:
-    return np.asarray(x).astype(dtype)
-
-
 def _softmax(x: Any, axis: int = -1) -> Array:
     exponents = np.exp(x - np.max(x, axis=axis, keepdims=True))
     return np.asarray(exponents / np.sum(exponents, axis=axis, keepdims=True))
@@ -89,10 +81,6 @@ def _l2_normalize(x: Any, axis: Any = None, epsilon: float = 1e-12) -> Array:
 def _clip_by_norm(x: Any, clip_norm: float, axes: Any = None) -> Array:
     norm = np.sqrt(np.sum(np.square(x), axis=axes, keepdims=True))
     return np.asarray(x * np.float32(clip_norm) / np.maximum(norm, np.float32(clip_norm)))
-
-
-def _one_hot(indices: Any, depth: int) -> Array:
-    return np.asarray(np.asarray(indices)[..., None] == np.arange(depth), np.float32)
 
 
 def _split(value: Any, num_or_size_splits: Any, axis: int = 0) -> list[Array]:
@@ -119,12 +107,6 @@ def _segment_sum(data: Any, segment_ids: Sequence[int]) -> Array:
 def _top_k(x: Any, k: int = 1) -> tuple[Array, Array]:
     order = np.argsort(-np.asarray(x), axis=-1, kind="stable")[..., :k]
     return np.take_along_axis(np.asarray(x), order, -1), order.astype(np.int32)
-
-
-def _slice(x: Any, begin: Sequence[int], size: Sequence[int]) -> Array:
-    return np.asarray(x)[
-        tuple(slice(b, None if s < 0 else b + s) for b, s in zip(begin, size, strict=True))
-    ]
 
 
 def _strided_slice(
@@ -157,10 +139,6 @@ def _divide_no_nan(x: Any, y: Any) -> Array:
     return np.asarray(
         np.where(divisor == 0, 0, np.divide(x, np.where(divisor == 0, 1, divisor))), divisor.dtype
     )
-
-
-def _partition(data: Any, partitions: Any, num_partitions: int) -> list[Array]:
-    return [np.asarray(data)[np.asarray(partitions) == number] for number in range(num_partitions)]
 
 
 def _each(function: Callable[[Any], Any], elements: Any) -> Array:
@@ -227,7 +205,7 @@ _ARRAYS: dict[str, Callable[..., Any]] = {
     "argmin": _index_of(np.argmin),
     "bias_add": lambda value, bias: np.asarray(value) + np.asarray(bias, np.asarray(value).dtype),
     "boolean_mask": lambda tensor, mask: np.asarray(tensor)[np.asarray(mask)],
-    "cast": _cast,
+    "cast": lambda x, dtype: np.asarray(x).astype(dtype),
     "clip_by_norm": _clip_by_norm,
     "concat": lambda values, axis: np.concatenate(values, axis=axis),
     "constant": _constant,
@@ -238,12 +216,16 @@ _ARRAYS: dict[str, Callable[..., Any]] = {
     "cumprod": _cumulative(np.cumprod),
     "cumsum": _cumulative(np.cumsum),
     "diag_part": np.diagonal,
-    "dynamic_partition": _partition,
+    "dynamic_partition": lambda data, partitions, num_partitions: (
+        [np.asarray(data)[np.asarray(partitions) == number] for number in range(num_partitions)]
+    ),
     "ensure_shape": lambda x, shape: np.asarray(x).reshape(shape),
     "eye": lambda rows, columns=None, dtype=np.float32: np.eye(rows, columns, dtype=dtype),
     "fill": lambda dims, value: _constant(np.full(dims, value).tolist()),
     "gather": _gather,
-    "gather_nd": _gather_nd,
+    "gather_nd": lambda params, indices: np.asarray(params)[
+        tuple(np.moveaxis(np.asarray(indices), -1, 0))
+    ],
     "identity": np.asarray,
     "identity_n": lambda values: [np.asarray(value) for value in values],
     "l2_loss": lambda x: np.asarray(np.sum(np.square(x)) / 2, np.asarray(x).dtype),
@@ -255,7 +237,9 @@ _ARRAYS: dict[str, Callable[..., Any]] = {
     "mat_mul": _matmul,
     "matvec": lambda a, b: np.matmul(a, np.asarray(b, np.asarray(a).dtype)),
     "moments": lambda x, axes: (np.mean(x, axis=tuple(axes)), np.var(x, axis=tuple(axes))),
-    "one_hot": _one_hot,
+    "one_hot": lambda indices, depth: np.asarray(
+        np.asarray(indices)[..., None] == np.arange(depth), np.float32
+    ),
     "ones": lambda shape, dtype=np.float32: np.ones(shape, dtype),
     "range": _range,
     "rank": lambda x: np.asarray(np.ndim(x), np.int32),
@@ -264,7 +248,9 @@ _ARRAYS: dict[str, Callable[..., Any]] = {
     "segment_sum": _segment_sum,
     "shape": lambda x: np.asarray(np.shape(x), np.int32),
     "size": lambda x: np.asarray(np.size(x), np.int32),
-    "slice": _slice,
+    "slice": lambda x, begin, size: np.asarray(x)[
+        tuple(slice(b, None if s < 0 else b + s) for b, s in zip(begin, size, strict=True))
+    ],
     "softmax": _softmax,
     "split": _split,
     "stop_gradient": np.asarray,

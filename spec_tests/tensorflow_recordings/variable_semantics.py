@@ -61,11 +61,6 @@ def _creator_kwargs(inputs: Mapping[str, Any]) -> list[str]:
     return seen
 
 
-def _positional_next(inputs: Mapping[str, Any]) -> Any:
-    """A creator that gives the initial value by position."""
-    return _created_by(lambda next_creator, **kwargs: next_creator(kwargs["initial_value"]), 1.0)
-
-
 def _thread_local(inputs: Mapping[str, Any]) -> AnyOf:
     """A variable of another thread: a truth value, or the creators that were called for it."""
     called: list[str] = []
@@ -138,10 +133,6 @@ def _snapshots(inputs: Mapping[str, Any]) -> list[Any]:
     return [*read, variable.numpy()]
 
 
-def _iterated(expected: Any) -> list[Any]:
-    return [np.asarray(row) for row in Variable(np.stack([*map(decode, expected)]))]
-
-
 def _gathered(expected: Any) -> np.ndarray[Any, Any]:
     """The elements, found by their places in a variable that has them in its last column."""
     value = decode(expected)
@@ -179,7 +170,9 @@ def _scalar_update(expected: Any) -> np.ndarray[Any, Any]:
 
 
 LAWS: dict[str, Callable[[Any], Any]] = {
-    "iter_rows": _iterated,
+    "iter_rows": lambda expected: (
+        [np.asarray(row) for row in Variable(np.stack([*map(decode, expected)]))]
+    ),
     "plain_gather_nd": _gathered,
     "plain_sparse_read_order": _read_in_order,
     "plain_scatter_duplicates_last_wins": _last_wins,
@@ -222,14 +215,6 @@ def _steps(default: str) -> Callable[[Mapping[str, Any]], Any]:
 def _callable_value(inputs: Mapping[str, Any]) -> Any:
     value = _initial(inputs)
     return Variable(value if callable(value) else lambda: value).numpy()
-
-
-def _hash(inputs: Mapping[str, Any]) -> Any:
-    return AnyOf((isinstance(hash(_three()), int), "int"))
-
-
-def _mismatch(inputs: Mapping[str, Any]) -> Any:
-    return Variable(_initial(inputs), shape=inputs.get("shape", [2])).numpy()
 
 
 VALUES: dict[str, Any] = {
@@ -331,10 +316,6 @@ def _bad_nesting(inputs: Mapping[str, Any]) -> None:
             inner.__exit__(None, None, None)
 
 
-def _callable_with_arguments(inputs: Mapping[str, Any]) -> Any:
-    return Variable(lambda x: x)
-
-
 OPS: dict[str, Callable[[Any], Any]] = {
     "creator_order": _creator_order,
     "creator_kwargs": _creator_kwargs,
@@ -358,18 +339,23 @@ OPS: dict[str, Callable[[Any], Any]] = {
     "names_not_uniquified_eagerly": lambda inputs: [
         f"{Variable(1.0, name='a').name}:0" for _ in range(2)
     ],
-    "callable_with_args": _callable_with_arguments,
+    "callable_with_args": lambda inputs: Variable(lambda x: x),
     "dynamic_shape_assign": _dynamic_shape,
-    "creator_positional_next": _positional_next,
+    # A creator that gives the initial value by position.
+    "creator_positional_next": lambda inputs: _created_by(
+        lambda next_creator, **kwargs: next_creator(kwargs["initial_value"]), 1.0
+    ),
     "creator_scope_is_thread_local": _thread_local,
-    "hash": _hash,
+    "hash": lambda inputs: AnyOf((isinstance(hash(_three()), int), "int")),
     "iter_rows": lambda inputs: [np.asarray(row) for row in Variable(_initial(inputs))],
     "plain_scatter_scalar_update": _steps("v.scatter_update(IndexedSlices(values, ids))"),
     "plain_scatter_duplicates_last_wins": _steps("v.scatter_update(IndexedSlices(values, ids))"),
     "plain_gather_nd": _steps("v.gather_nd(ids)"),
     "plain_sparse_read_order": _steps("v.sparse_read(ids)"),
     "callable_initial_value": _callable_value,
-    "shape_mismatch": _mismatch,
+    "shape_mismatch": lambda inputs: Variable(
+        _initial(inputs), shape=inputs.get("shape", [2])
+    ).numpy(),
     "initial_value_none": lambda inputs: Variable(None),
     "bad_scope_nesting": _bad_nesting,
 }

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from shardvar.errors import ArgumentError, LayoutError
 from shardvar.layout.partition import PartitionSpec
 from shardvar.layout.shard_counts import FixedShardsPartitioner, min_max_variable_partitioner
-from shardvar.reference.devices import track_transfers
 from shardvar.reference.objects.checkpoint import Checkpoint
 from shardvar.reference.training import Module, deserialize, layers, serialize
 from shardvar.reference.training.optimizers import Adam
@@ -99,14 +98,6 @@ def test_a_dense_layer_is_numpys_and_its_gradient_that_of_finite_differences(
                 array[place] -= sign * step
             slopes[place] = (around[0] - around[1]) / (2 * step)
         assert np.allclose(found, slopes, rtol=1e-5, atol=1e-7)
-
-
-def test_a_lookup_moves_the_rows_that_it_gives_and_no_others() -> None:
-    with ParameterServerStrategy(4, FixedShardsPartitioner(4)).scope():
-        table = layers.Embedding(1000, 8)
-    with track_transfers() as ledger:
-        table([3, 999])
-    assert (ledger.nbytes, ledger.messages) == (2 * 8 * 4, 2)
 
 
 def test_the_model_of_rfc_000_is_a_few_lines() -> None:

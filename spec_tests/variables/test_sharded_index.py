@@ -68,23 +68,6 @@ def test_every_pair_and_triple_of_items_is_as_in_numpy() -> None:
                 assert np.shape(found) == wanted.shape and np.array_equal(found, wanted), key
 
 
-@given(sharded_arrays(), st.data())
-def test_basic_indices(pair: tuple[Array, Any], data: st.DataObject) -> None:
-    array, sharded = pair
-    key = data.draw(hnp.basic_indices(array.shape, allow_newaxis=True, allow_ellipsis=True))
-    same(sharded[key], array[key])
-
-
-@given(sharded_arrays(), st.data())
-def test_masks_of_any_rank(pair: tuple[Array, Any], data: st.DataObject) -> None:
-    array, sharded = pair
-    rank = data.draw(st.integers(1, array.ndim))
-    mask = data.draw(hnp.arrays(np.bool_, array.shape[:rank]))
-    same(sharded[mask], array[mask])
-    if array.ndim > rank:
-        same(sharded[mask, ..., :1], array[mask, ..., :1])
-
-
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=4).filter(sum), st.data())
 def test_arrays_of_integers(sizes: list[int], data: st.DataObject) -> None:
     array = counting((sum(sizes), 3, 2))
@@ -96,12 +79,6 @@ def test_arrays_of_integers(sizes: list[int], data: st.DataObject) -> None:
     same(sharded[first[0], :, 1], array[first[0], :, 1])
     same(sharded[None, first[0], :, 1], array[None, first[0], :, 1])
     same(sharded[:, first[0] % 3], array[:, first[0] % 3])
-
-
-def test_one_array_given_for_two_axes_is_two_indices() -> None:
-    array = counting((3, 3))
-    both = np.array([0, 2])
-    same(sharded_of(array, [1, 2])[both, both], array[both, both])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.errors import ArgumentError, ArgumentTypeError
+from shardvar.errors import ArgumentError
 from shardvar.reference.variables import Variable
 from shardvar.reference.variables.rows import RowLayout
 from shardvar.reference.variables.values import (
@@ -26,7 +26,7 @@ from shardvar.reference.variables.values import (
     sum_sorted,
 )
 from shardvar.spec.variables import scatter
-from spec_tests.helpers.sharded_variables import counting, ids_of, sharded_arrays, sharded_of
+from spec_tests.helpers.sharded_variables import sharded_of
 
 UPDATES = {
     "add": ADD,
@@ -129,86 +129,11 @@ def test_sums_of_rows_are_a_plain_loop_over_zeros_bit_for_bit(
     assert np.array_equal(sums, wanted[distinct])
 
 
-@given(st.lists(st.integers(0, 9) | st.integers(0, 2**62)))
-def test_rows_are_sorted_stably(rows: list[int]) -> None:
-    array = np.array(rows, np.int64)
-    ascending, order = sort_rows(array)
-    assert order.tolist() == sorted(range(len(rows)), key=rows.__getitem__)
-    assert ascending.tolist() == sorted(rows)
-
-
-@given(st.sampled_from(sorted(UPDATES)), sharded_arrays(), st.data())
-def test_shards_are_written_as_the_whole_would_be(
-    verb: str, pair: tuple[Any, Any], data: st.DataObject
-) -> None:
-    array, sharded = pair
-    ids = data.draw(ids_of(array))
-    values = counting((len(ids), *array.shape[1:])) / 7
-    method = f"scatter_{verb}"
-    assert getattr(sharded, method)(sv.IndexedSlices(values, np.array(ids, np.int32))) is sharded
-    np.testing.assert_array_equal(sharded.numpy(), by_loop(array, ids, values, verb))
-    plain = Variable(array)
-    getattr(plain, method)(sv.IndexedSlices(values, np.array(ids, np.int64)))
-    np.testing.assert_array_equal(plain.numpy(), sharded.numpy())
-
-
-@given(sharded_arrays(), st.data())
-def test_ids_that_ascend_already_need_no_sorting(
-    pair: tuple[Any, Any], data: st.DataObject
-) -> None:
-    array, sharded = pair
-    ids = sorted(data.draw(ids_of(array)))
-    values = counting((len(ids), *array.shape[1:])) / 7
-    sharded.scatter_add(sv.IndexedSlices(values, np.array(ids, np.int64)))
-    np.testing.assert_array_equal(sharded.numpy(), by_loop(array, ids, values, "add"))
-
-
 @pytest.mark.parametrize("sizes", [[5], [2, 3], [0, 5, 0]])
 def test_integer_division_goes_towards_zero(sizes: list[int]) -> None:
     sharded = sharded_of(np.array([-7, 7, -7, 7, 0], np.int32), sizes)
     sharded.scatter_div(sv.IndexedSlices(np.array([2, -2, -2, 2, 5], np.int32), np.arange(5)))
     assert sharded.numpy().tolist() == [-3, -3, 3, 3, 0]
-
-
-@pytest.mark.parametrize("dtype", ["float32", "int32"])
-def test_a_zero_to_divide_by_is_refused_and_nothing_is_written(dtype: str) -> None:
-    array = counting((5, 2), dtype)
-    sharded = sharded_of(array, [2, 3])
-    values = np.array([[1, 1], [0, 2]], dtype)
-    with pytest.raises(ArgumentError, match="hold a zero"):
-        sharded.scatter_div(sv.IndexedSlices(values, [0, 4]))
-    np.testing.assert_array_equal(sharded.numpy(), array)
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        np.ones((2, 3), "f4"),
-        np.ones((2, 1), "f4"),
-        np.ones((2, 2, 1), "f4"),
-        np.ones(2, "f4"),
-        np.ones((2, 2), "c8"),
-    ],
-)
-def test_values_that_are_no_rows_are_refused_and_nothing_is_written(values: Any) -> None:
-    """TensorFlow's kernel reads and writes beyond the rows here."""
-    array = counting((5, 2))
-    sharded = sharded_of(array, [2, 3])
-    for verb in UPDATES:
-        with pytest.raises(ArgumentError):
-            getattr(sharded, f"scatter_{verb}")(sv.IndexedSlices(values, [0, 4]))
-    np.testing.assert_array_equal(sharded.numpy(), array)
-
-
-def test_a_sparse_write_needs_indexed_slices() -> None:
-    sharded = sharded_of(counting((5, 2)), [2, 3])
-    for wrong in (np.zeros((5, 2), np.float32), None, (1, 2)):
-        with pytest.raises(ArgumentTypeError, match="sv.IndexedSlices"):
-            sharded.scatter_add(wrong)  # type: ignore[arg-type]
-        with pytest.raises(ArgumentTypeError, match="sv.IndexedSlices"):
-            sharded.batch_scatter_update(wrong)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="1 axis is expected"):
-        sharded.scatter_add(sv.IndexedSlices(np.ones((1, 1, 2), np.float32), [[0]]))
 
 
 def test_indexed_slices_say_which_rows_are_not_zero() -> None:
@@ -265,16 +190,6 @@ def test_rows_are_sorted_stably_up_to_the_largest_number(count: int, data: st.Da
     assert order.tolist() == np.argsort(
         rows, kind="stable"
     ).tolist() and ascending.tolist() == sorted(drawn)
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 8])
-def test_the_first_row_that_does_not_fit_beside_its_place_is_sorted_too(count: int) -> None:
-    limit = 1 << (63 - count.bit_length())
-    ascending, order = sort_rows(np.array([limit] * (count - 1) + [0], np.int64))
-    assert ascending.tolist() == [0] + [limit] * (count - 1) and order.tolist() == [
-        count - 1,
-        *range(count - 1),
-    ]
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=14), st.data())

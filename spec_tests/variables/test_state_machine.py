@@ -12,11 +12,11 @@ from hypothesis.stateful import Bundle, multiple, rule
 
 import shardvar as sv
 from shardvar.reference.variables import ShardedVariable, Variable
-from spec_tests.helpers.sharded_variable_machine import Container
+from shardvar.testing import ShardedVariableMachine
 from spec_tests.helpers.sharded_variables import Array, counting, sharded_of
 
 
-class Saved(Container):
+class Saved(ShardedVariableMachine):
     """A sharded variable that is also saved, and restored into variables of other layouts."""
 
     saves = Bundle("saves")
@@ -29,21 +29,29 @@ class Saved(Container):
     def teardown(self) -> None:
         shutil.rmtree(self.folder)
 
+    @rule(data=st.data())
+    def write_one_shard(self, data: st.DataObject) -> None:
+        number = data.draw(st.integers(0, len(self.variable.variables) - 1))
+        part = self.variable.partition.parts[number]
+        self.variable.variables[number].assign(np.zeros(part.shape, self.full.dtype))
+        self.full = self.full.copy()
+        self.full[part.slices] = 0
+
     @rule(target=saves, file_format=st.sampled_from(["shardvar", "tensorflow"]))
     def save(self, file_format: str) -> tuple[Path, Array]:
         """What is saved is the value of now, whatever is written afterwards."""
         self.count += 1
         path = self.folder / f"model-{self.count}"
         if file_format == "shardvar":
-            sv.Checkpoint(w=self.sharded).write(path)
+            sv.Checkpoint(w=self.variable).write(path)
         else:
             sv.save(
-                path, {"w/.ATTRIBUTES/VARIABLE_VALUE": self.sharded.numpy()}, format="tensorflow"
+                path, {"w/.ATTRIBUTES/VARIABLE_VALUE": self.variable.numpy()}, format="tensorflow"
             )
-        return path, self.array.copy()
+        return path, self.full.copy()
 
     @rule(target=saves, saved=saves)
-    def read(self, saved: tuple[Path, Array]) -> object:
+    def load(self, saved: tuple[Path, Array]) -> object:
         """A save may be read back whole at any time."""
         path, array = saved
         (value,) = sv.load(path, ["w/.ATTRIBUTES/VARIABLE_VALUE"]).values()
@@ -52,8 +60,8 @@ class Saved(Container):
 
     @rule(saved=saves)
     def restore_into_the_same_layout(self, saved: tuple[Path, Array]) -> None:
-        path, self.array = saved
-        sv.Checkpoint(w=self.sharded).read(path)
+        path, self.full = saved
+        sv.Checkpoint(w=self.variable).read(path)
 
     @rule(saved=saves, data=st.data())
     def restore_into_another_layout(self, saved: tuple[Path, Array], data: st.DataObject) -> None:
@@ -62,8 +70,8 @@ class Saved(Container):
         path, array = saved
         cuts = sorted(data.draw(st.lists(st.integers(0, len(array)), max_size=5)))
         sizes = np.diff([0, *cuts, len(array)]).tolist()
-        self.array, self.sharded = array, sharded_of(np.zeros_like(array), sizes)
-        sv.Checkpoint(w=self.sharded).read(path)
+        self.full, self.variable = array, sharded_of(np.zeros_like(array), sizes)
+        sv.Checkpoint(w=self.variable).read(path)
 
     @rule(saved=saves)
     def restore_into_a_plain_variable(self, saved: tuple[Path, Array]) -> None:

@@ -121,12 +121,6 @@ def test_what_does_not_say_which_copy_it_means_is_refused_and_changes_none() -> 
         untold.read_value()
 
 
-def test_each_replica_may_be_given_its_own_value() -> None:
-    _, variable = created("MEAN", np.zeros(1, np.float32))
-    variable.assign(PerReplica([[1.0], [2.0], [6.0]]))
-    assert copies_of(variable) == [[1], [2], [6]] and variable.numpy().tolist() == [3]
-
-
 def test_what_is_saved_is_what_is_read_and_what_is_restored_reads_the_same(tmp_path: Path) -> None:
     strategy, variable = created("SUM", np.zeros(2, np.float32))
     strategy.run(variable.assign_add, PerReplica([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
@@ -137,9 +131,3 @@ def test_what_is_saved_is_what_is_read_and_what_is_restored_reads_the_same(tmp_p
     _, other = created("SUM", np.zeros(2, np.float32))
     sv.Checkpoint(v=other).read(tmp_path / "model").assert_consumed()
     assert other.numpy().tolist() == [9, 12] and copies_of(other) == [[3, 4]] * REPLICAS
-
-
-def test_its_name_is_the_one_that_it_is_given_or_the_first_copys() -> None:
-    copies = [Variable(0.0, name="first"), Variable(0.0, name="second")]
-    assert SyncOnReadVariable(copies, "SUM").name == "first"
-    assert SyncOnReadVariable(copies, "SUM", name="whole").name == "whole"

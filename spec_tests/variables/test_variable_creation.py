@@ -13,11 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.errors import ArgumentError, ArgumentTypeError, DeviceFull, LayoutError
+from shardvar.errors import ArgumentError, DeviceFull, LayoutError
 from shardvar.layout.partition import Partition, div
 from shardvar.reference.devices import Device, current_device, device_scope, track_transfers
 from shardvar.reference.variables import create_partitioned, create_sharded_variable, initializers
-from shardvar.reference.variables.initial_value import open_initial_value
 from spec_tests.helpers.sharded_variables import counting
 
 
@@ -152,13 +151,6 @@ def test_a_partition_aware_initializer_is_called_once_a_part_and_the_full_value_
     variable = create_sharded_variable(value, 2, **kwargs)
     assert init.calls == [((5, 2), ((3, 2), (0, 0))), ((5, 2), ((2, 2), (3, 0)))]
     assert variable.numpy().ravel().tolist() == list(range(10)) and variable.dtype == np.float32
-
-
-def test_a_plain_variable_of_an_initializer_is_made_by_one_call() -> None:
-    init = Recording()
-    variable = create_sharded_variable(init, 1, shape=(2, 2), dtype="float32")
-    assert init.calls == [((2, 2), None)] and variable.shape == (2, 2)
-    assert sv.Variable(init, shape=(2, 2), dtype="int8").dtype == np.int8
 
 
 @pytest.mark.parametrize(
@@ -312,25 +304,6 @@ def test_what_an_initializer_raises_is_never_swallowed() -> None:
         create_sharded_variable(broken, 2, shape=(4,), dtype="float32")
 
 
-def test_an_initializer_that_lies_about_its_shape_is_found_out() -> None:
-    def full(partition: Any) -> Any:
-        return np.zeros(4, np.float32)
-
-    with pytest.raises(ArgumentError, match=r"part \[0:2\] has shape \(4,\). Expected \(2,\)"):
-        create_sharded_variable(full, 2, shape=(4,), dtype="float32")
-    with pytest.raises(ArgumentError, match=r"has shape \(9,\). Expected \(4,\)"):
-        create_sharded_variable(lambda: np.zeros(9), 2, shape=(4,))
-    with pytest.raises(ArgumentError, match="of a part has dtype complex64"):
-        create_sharded_variable(
-            lambda partition: np.zeros(2, "complex64"), 2, shape=(4,), dtype="float32"
-        )
-
-
-def test_without_an_initial_value_nothing_is_created() -> None:
-    with pytest.raises(ArgumentError, match="no initial value"):
-        create_sharded_variable(None, 2, shape=(4,))
-
-
 def test_creators_outside_see_each_part() -> None:
     seen = []
 
@@ -376,14 +349,6 @@ def test_where_a_part_does_not_fit_nothing_stays() -> None:
     assert [device.used for device in devices] == [0, 0]
 
 
-def test_initializers_make_each_part_alone() -> None:
-    full = create_sharded_variable(initializers.Identity(), 3, shape=(5, 5), dtype="float32")
-    assert full.numpy().tolist() == np.eye(5).tolist()
-    init = initializers.RandomUniform(seed=3, seed_mode="global")
-    one, many = (create_sharded_variable(init, cut, shape=(9, 4)) for cut in (1, 4))
-    assert np.array_equal(np.asarray(one), np.asarray(many))
-
-
 def test_while_a_shard_is_made_no_more_than_it_and_8_mib_exist() -> None:
     rows, shards = 400_000, 8
     nbytes = rows * 16 * 4
@@ -405,21 +370,6 @@ def test_while_a_shard_is_made_no_more_than_it_and_8_mib_exist() -> None:
     finally:
         tracemalloc.stop()
     assert len(made) == shards
-
-
-def test_two_parts_never_share_a_buffer_whatever_their_initializer_returns() -> None:
-    shared = np.zeros((2, 2), np.float32)
-    variable = create_sharded_variable(lambda partition: shared, 2, shape=(4, 2), dtype="float32")
-    variable.variables[0].assign(np.ones((2, 2), np.float32))
-    assert variable.numpy()[:, 0].tolist() == [1, 1, 0, 0] and not shared.any()
-
-
-def test_the_geometry_is_known_without_the_value_where_it_can_be() -> None:
-    initial = open_initial_value(partial(Recording(), (5, 2)), None, "int8")
-    assert (initial.shape, initial.dtype, initial.whole) == ((5, 2), np.int8, None)
-    assert open_initial_value([1.0], None, None).shape == (1,)
-    with pytest.raises((LayoutError, ArgumentTypeError, ArgumentError)):
-        open_initial_value([1.0], (2,), None)
 
 
 def test_slices_of_an_array_cross_to_their_devices_and_parts_that_are_made_there_do_not() -> None:

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.errors import ArgumentError, ArgumentTypeError, ScopeError
@@ -103,28 +101,6 @@ def test_a_creator_that_returns_nothing_is_named() -> None:
         sv.Variable(1.0)
     with pytest.raises(ArgumentTypeError, match="is not callable"):
         sv.variable_creator_scope(3)  # type: ignore[arg-type]
-
-
-@given(st.lists(st.none() | st.sampled_from([1, 50, 100, 200]), max_size=5))
-def test_the_highest_priority_is_called_first_of_equals_the_innermost(
-    priorities: list[int | None],
-) -> None:
-    called: list[str] = []
-    scopes = [
-        sv.variable_creator_scope(
-            noting(called, str(i)), **({} if priority is None else {"priority": priority})
-        )
-        for i, priority in enumerate(priorities)
-    ]
-    for scope in scopes:
-        scope.__enter__()
-    sv.Variable(1.0)
-    for scope in reversed(scopes):
-        scope.__exit__(None, None, None)
-    order = sorted(range(len(scopes)), key=lambda i: (priorities[i] or 100, i), reverse=True)
-    assert called == [str(i) for i in order]
-    sv.Variable(1.0)
-    assert len(called) == len(scopes), "scopes that are left are not called"
 
 
 def test_subclasses_are_constructed_without_creators() -> None:

@@ -1,26 +1,44 @@
 """Mirrored and aggregating variables: copies stay equal, own their buffers, and may be sharded."""
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.errors import ArgumentError, ArgumentTypeError, DeviceFull, OutOfRange
+from shardvar.layout.dtypes import Array
 from shardvar.reference.devices import Device, device_scope, track_transfers
 from shardvar.reference.variables import (
     AggregatingVariable,
     MirroredVariable,
     PerReplica,
+    ShardedVariable,
+    SyncOnReadVariable,
+    UnreadVariable,
     Variable,
     VariableAggregation,
+    VariableInterface,
+    replica_scope,
 )
 from shardvar.reference.variables.mirrored import aggregate
+from shardvar.reference.variables.operations import plan_replacements
+from shardvar.reference.variables.values import (
+    ADD,
+    MAX,
+    MUL,
+    REPLACE,
+    SUB,
+    UpdateKind,
+    ascending,
+    commit,
+)
 from shardvar.reference.variables.variable import DelegatingVariable
-from spec_tests.helpers.sharded_variables import counting, sharded_of
+from spec_tests.helpers.sharded_variables import UserVariable, counting, sharded_of
 
 REPLICAS = [Device("GPU:0"), Device("GPU:1")]
 
@@ -33,24 +51,6 @@ def mirrored(value: Any, aggregation: Any = None) -> Any:
 
 def copies_of(variable: Any) -> list[Any]:
     return [np.asarray(copy) for copy in variable.copies]
-
-
-def test_every_copy_gets_every_write_and_no_two_share_a_buffer() -> None:
-    """R-MIRROR-1 (RFC 000): "always kept in sync by applying the same updates to every copy"."""
-    variable = mirrored(counting((4, 2)))
-    variable.assign_add(np.ones((4, 2), np.float32)).scatter_mul(
-        sv.IndexedSlices(np.full((2, 2), 2.0), [3, 3])
-    )
-    variable.scatter_update(sv.IndexedSlices(np.zeros((1, 2)), [0]))
-    first, second = copies_of(variable)
-    assert (
-        first.tolist()
-        == second.tolist()
-        == variable.numpy().tolist()
-        == [[0, 0], [4, 5], [6, 7], [32, 36]]
-    )
-    assert len({resource.buffer for resource in variable.resources}) == 2
-    assert isinstance(variable, sv.Variable) and variable.name == "w" and variable.shape == (4, 2)
 
 
 def test_a_read_is_from_the_copy_on_the_current_device() -> None:
@@ -125,25 +125,6 @@ def test_no_reader_finds_two_copies_that_differ() -> None:
         writer.join()
 
 
-@given(
-    st.lists(st.integers(-50, 50), min_size=1, max_size=4), st.sampled_from(["float32", "int32"])
-)
-def test_values_of_replicas_become_one(values: list[int], dtype: str) -> None:
-    arrays = [np.full(3, value, dtype) for value in values]
-    total = np.sum(arrays, axis=0).astype(dtype)
-    mean = (
-        np.trunc(total / len(values)) if dtype == "int32" else total / np.float32(len(values))
-    ).astype(dtype)
-    wanted = {"SUM": total, "MEAN": mean, "ONLY_FIRST_REPLICA": arrays[0]}
-    for name, value in wanted.items():
-        np.testing.assert_allclose(
-            aggregate(PerReplica(arrays), VariableAggregation[name]), value, rtol=1e-6
-        )
-        variable = mirrored(np.zeros(3, dtype), name)
-        variable.assign_add(PerReplica(arrays))
-        assert all(np.allclose(copy, value, rtol=1e-6) for copy in copies_of(variable))
-
-
 def test_slices_of_replicas_stay_slices() -> None:
     each = [sv.IndexedSlices(np.full((1, 2), float(row)), [row], (4, 2)) for row in (1, 2)]
     variable = mirrored(np.zeros((4, 2)), "MEAN")
@@ -176,21 +157,6 @@ def test_values_of_replicas_cross_from_where_they_lie() -> None:
     assert variable.numpy().tolist() == [2] * 4
 
 
-def test_one_variable_that_all_replicas_update_may_be_sharded() -> None:
-    """R-MIRROR-2 (RFC 002): "AggregatingVariable with a underlying ShardedVariable"."""
-    sharded = sharded_of(counting((5, 2)), [2, 3])
-    variable = AggregatingVariable(sharded, VariableAggregation.MEAN)
-    variable.assign(PerReplica([np.zeros((5, 2), np.float32), np.full((5, 2), 2, np.float32)]))
-    variable.scatter_sub(sv.IndexedSlices(np.ones((1, 2)), [4]))
-    assert sharded.numpy()[:, 0].tolist() == [1, 1, 1, 1, 0] and variable.variable is sharded
-    assert (variable.name, variable.trainable, variable.aggregation.name) == (
-        "ShardedVariable",
-        True,
-        "MEAN",
-    )
-    assert variable[3:].tolist() == [[1, 1], [0, 0]] and variable.device is sharded.devices[0]
-
-
 def test_copies_are_alike_and_each_its_own() -> None:
     with pytest.raises(ArgumentError, match="The copies differ"):
         MirroredVariable([Variable([1.0]), Variable([1.0, 2.0])])
@@ -214,21 +180,6 @@ def test_the_mean_of_large_integers_keeps_every_digit(one: int, other: int, mean
     assert found.tolist() == [mean] and found.dtype == np.int64
 
 
-def test_a_replica_whose_value_has_another_shape_is_the_one_that_is_named() -> None:
-    values = PerReplica([np.zeros(3), np.zeros(3), np.zeros(1)])
-    with pytest.raises(
-        ArgumentError, match=r"value of a replica has shape \(1,\)\. Expected \(3,\)"
-    ):
-        aggregate(values, VariableAggregation.SUM)
-
-
-def test_the_name_is_that_of_the_first_copy() -> None:
-    assert (
-        MirroredVariable([Variable(1.0, name="first"), Variable(1.0, name="second")]).name
-        == "first"
-    )
-
-
 def test_of_variables_that_hold_its_value_a_variable_is_described_by_the_first() -> None:
     """What a kind of variable does that only says which variables hold its value."""
 
@@ -248,3 +199,85 @@ def test_of_variables_that_hold_its_value_a_variable_is_described_by_the_first()
     assert (pair.name, pair.trainable, pair.shape) == ("first", False, (2,))
     pair.assign([3.0, 4.0])
     assert first.numpy().tolist() == second.numpy().tolist() == pair.numpy().tolist() == [3, 4]
+
+
+SHAPE = (5, 2)
+
+
+def sharded(value: Array) -> ShardedVariable:
+    return ShardedVariable([Variable(value[:2]), Variable(value[2:2]), Variable(value[2:])])
+
+
+KINDS: dict[str, Callable[[Array], VariableInterface]] = {
+    "resource": Variable,
+    "least": UserVariable,
+    "unread": lambda value: UnreadVariable(Variable(value)),
+    "sharded": sharded,
+    "mirrored": lambda value: MirroredVariable([Variable(value), Variable(value)]),
+    "mirrored sharded": lambda value: MirroredVariable([sharded(value), sharded(value)]),
+    "sharded mirrored": lambda value: ShardedVariable(
+        [MirroredVariable([Variable(part), Variable(part)]) for part in np.split(value, [3])]
+    ),
+    "aggregating": lambda value: AggregatingVariable(sharded(value), "SUM"),
+    "on read, in a replica": lambda value: SyncOnReadVariable(
+        [Variable(value), Variable(value)], "MEAN"
+    ),
+}
+
+
+@settings(max_examples=20)
+@given(
+    st.sampled_from([REPLACE, ADD, SUB, MUL, MAX]),
+    st.lists(st.integers(0, SHAPE[0] - 1), min_size=1),
+    st.booleans(),
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_plans_its_writes_alike(
+    kind: str, update: UpdateKind, ids: list[int], is_dense: bool
+) -> None:
+    """The law of ``plan_writes`` and ``plan_row_writes``: what is committed is a plain loop over
+    the rows."""
+    before = np.arange(10, dtype=np.float32).reshape(SHAPE)
+    rows = np.arange(SHAPE[0]) if is_dense else np.array(ids)
+    values = (
+        np.full((len(rows), SHAPE[1]), 2.0, np.float32)
+        + np.arange(len(rows), dtype=np.float32)[:, np.newaxis]
+    )
+    expected = before.copy()
+    for row, value in zip(rows, values, strict=True):
+        expected[row] = update.combine(expected[row], value)
+
+    variable = KINDS[kind](before)
+    with replica_scope(1):
+        writes = (
+            variable.plan_writes(update, values)
+            if is_dense
+            else variable.plan_row_writes(update, *with_order(rows, values))
+        )
+        np.testing.assert_array_equal(variable.read_value(), before, "planning changes nothing")
+        commit(writes)
+        np.testing.assert_array_equal(variable.read_value(), expected)
+
+
+def with_order(rows: Array, values: Array) -> tuple[Array, Array, Array | None]:
+    ordered, order = ascending(rows)
+    return ordered, values, order
+
+
+@pytest.mark.parametrize("rows", [10, 40_000])
+@pytest.mark.parametrize("has_limit", [False, True])
+def test_replacing_a_value_takes_no_more_memory_of_a_device_than_it_has(
+    rows: int, has_limit: bool
+) -> None:
+    """A device with room for the old value alone takes the new one, large or small; the caller's
+    array then belongs to a device without a limit only."""
+    nbytes = 4 * rows
+    device = Device("ps:0", memory_limit=nbytes if has_limit else None)
+    with device_scope(device):
+        variable = Variable(np.zeros(rows, np.float32))
+        new = np.arange(rows, dtype=np.float32)
+        commit(plan_replacements(variable.resources, [new]))
+    assert np.array_equal(variable.numpy(), np.arange(rows))
+    assert device.used == nbytes
+    if has_limit:
+        assert device.peak == nbytes

@@ -1,7 +1,7 @@
 """Vectors and groups of vectors, and their form in JSON."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,6 +100,15 @@ class Group:
         header = json.dumps(document["header"], indent=1, allow_nan=False)
         text = f'{{"header": {header},\n"cases": [\n' + ",\n".join(lines) + "\n]}\n"
         return text.encode("ascii")
+
+
+def maker(op: str, rule: str, prefix: str = "") -> Callable[..., Case]:
+    """Return what makes the cases of one operation, from their names, inputs, mistakes and outcomes."""
+
+    def make(name: str, inputs: Mapping[str, Any], bug: str, *outcome: Any, **more: Any) -> Case:
+        return Case(f"{prefix}{name}", rule, op, inputs, bug, *outcome, **more)
+
+    return make
 
 
 def numbered(cases: Iterable[Case]) -> list[Case]:

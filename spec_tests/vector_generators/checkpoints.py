@@ -18,7 +18,7 @@ import numpy as np
 
 from shardvar.spec.checkpoints import Slice, combine
 from spec_tests.helpers.paths import DOCS, GOLDEN, SPEC_TESTS
-from spec_tests.vector_generators.case import Case, Group, numbered
+from spec_tests.vector_generators.case import Case, Group, maker, numbered
 from spec_tests.vector_generators.encoding import of_payload, tensor
 
 HOSTILE = SPEC_TESTS / "hostile"
@@ -89,10 +89,7 @@ def _native_tensors(path: Path) -> Iterator[dict[str, Any]]:
         if dtype in _CARRIED:
             yield tensor(key, dtype, shape, carried=True)
         elif dtype == "string":
-            count = 1
-            for extent in shape:
-                count *= extent
-            yield tensor(key, dtype, shape, strings=split_strings(slices[0][2], count))
+            yield tensor(key, dtype, shape, strings=split_strings(slices[0][2], prod(shape)))
         else:
             yield of_payload(key, dtype, shape, joined(shape, slices))
 
@@ -133,6 +130,10 @@ def _add(name: str, directory: Path) -> str:
     return target
 
 
+SOUND, REFUSED = (maker("read_checkpoint", rule) for rule in ("R-CKPT-1", "V-FILE-1"))
+DAMAGED = maker("read_damaged", "V-FILE-1")
+
+
 def _native_cases() -> Iterator[Case]:
     for directory in sorted((GOLDEN / "native").iterdir()):
         if sum(map(len, files_of(directory).values())) > MOST_FILE_NBYTES:
@@ -141,24 +142,15 @@ def _native_cases() -> Iterator[Case]:
         target = _add(f"native_{name}", directory)
         inputs = {"format": "shardvar", "path": f"{target}/{told['prefix']}"}
         if "error" in told:
-            yield Case(
-                f"native-{name}",
-                "V-FILE-1",
-                "read_checkpoint",
-                inputs,
-                told["how"],
-                error=told["error"],
-            )
+            yield REFUSED(f"native-{name}", inputs, told["how"], error=told["error"])
         elif told["errors"]:
             expected: dict[str, Any] = {
                 "refused": [{"key": key, "error": error} for key, error in told["errors"].items()]
             }
-            yield Case(f"native-{name}", "V-FILE-1", "read_damaged", inputs, told["how"], expected)
+            yield DAMAGED(f"native-{name}", inputs, told["how"], expected)
         else:
             expected = {"tensors": list(_native_tensors(directory / told["prefix"]))}
-            yield Case(
-                f"native-{name}", "R-CKPT-1", "read_checkpoint", inputs, told["how"], expected
-            )
+            yield SOUND(f"native-{name}", inputs, told["how"], expected)
 
 
 def _refused_keys(told: Mapping[str, Any]) -> list[str]:
@@ -178,9 +170,7 @@ def _library_cases() -> Iterator[Case]:
             target = _add(f"{group}_{name}", GOLDEN / group / name)
             inputs = {"format": group, "path": f"{target}/{told.get('open', told.get('prefix'))}"}
             expected = {"tensors": list(_library_tensors(told["tensors"]))}
-            yield Case(
-                f"{group}-{name}", "R-CKPT-1", "read_checkpoint", inputs, told["how"], expected
-            )
+            yield SOUND(f"{group}-{name}", inputs, told["how"], expected)
     for group, refused in _REFUSED.items():
         for name in refused:
             told = _expectation(group, name)
@@ -189,18 +179,9 @@ def _library_cases() -> Iterator[Case]:
             keys = _refused_keys(told)
             if keys:
                 expected = {"refused": [{"key": key, "error": "CheckpointError"} for key in keys]}
-                yield Case(
-                    f"{group}-{name}", "V-FILE-1", "read_damaged", inputs, told["how"], expected
-                )
+                yield DAMAGED(f"{group}-{name}", inputs, told["how"], expected)
             else:
-                yield Case(
-                    f"{group}-{name}",
-                    "V-FILE-1",
-                    "read_checkpoint",
-                    inputs,
-                    told["how"],
-                    error="CheckpointError",
-                )
+                yield REFUSED(f"{group}-{name}", inputs, told["how"], error="CheckpointError")
 
 
 _FILE_OF_A_SET = re.compile(r"(\w+)(\.\d+\.pth|-\d{5}-of-\d{5}\.msgpack)")
@@ -241,7 +222,7 @@ def _hostile_cases() -> Iterator[Case]:
             "format": "shardvar" if form == "native" else form,
             "path": f"{target}/{_opened(files)}".removesuffix("/"),
         }
-        yield Case(f"hostile-{name}", "V-FILE-1", "read_checkpoint", inputs, bug, error=error)
+        yield REFUSED(f"hostile-{name}", inputs, bug, error=error)
 
 
 _CASES = numbered([*_native_cases(), *_library_cases(), *_hostile_cases()])

@@ -5,7 +5,7 @@ from typing import Any
 
 from shardvar.spec.meshes import chunk
 from shardvar.spec.partitions import Interval, div, intervals, owner
-from spec_tests.vector_generators.case import Acceptable, Case, Group, numbered
+from spec_tests.vector_generators.case import Acceptable, Case, Group, maker, numbered
 from spec_tests.vector_generators.encoding import integer, integers
 
 BIG = 2**53 + 1
@@ -33,6 +33,7 @@ def _no_empty_ones(cut: Sequence[Interval], why: str) -> list[Acceptable]:
 
 
 def _cases() -> Iterator[Case]:
+    of_div, of_chunk = maker("div", "R-DIV-1", "div-"), maker("chunk", "V-CHUNK-1", "chunk-")
     for length, num_shards, bug in _DIV:
         inputs = {"length": integer(length), "num_shards": num_shards}
         cut = div(length, num_shards)
@@ -40,7 +41,7 @@ def _cases() -> Iterator[Case]:
             cut, "TensorFlow's partitioners make no more shards than there are ids."
         )
         name = f"{length}-{num_shards}"
-        yield Case(f"div-{name}", "R-DIV-1", "div", inputs, bug, integers(cut), acceptable=clamped)
+        yield of_div(name, inputs, bug, integers(cut), acceptable=clamped)
         if length < 2**32 and length != 2**31 + 3:
             sizes = [len(part) for part in chunk(range(length), num_shards)]
             parts = intervals(sizes)
@@ -49,26 +50,22 @@ def _cases() -> Iterator[Case]:
                 "div's sizes are taken for chunk's, or the short part is not the last one with "
                 "rows."
             )
-            yield Case(
-                f"chunk-{name}",
-                "V-CHUNK-1",
-                "chunk",
-                inputs,
-                bug,
-                integers(parts),
-                acceptable=fewer,
-            )
+            yield of_chunk(name, inputs, bug, integers(parts), acceptable=fewer)
     for length, num_shards in [(0, 0), (5, 0), (5, -1), (-1, 2)]:
         inputs = {"length": length, "num_shards": num_shards}
         bug = "A count that means nothing gives an empty layout, in which every id is lost."
-        for op, rule in (("div", "R-DIV-1"), ("chunk", "V-CHUNK-1")):
-            yield Case(f"{op}-{length}-{num_shards}", rule, op, inputs, bug, error="ArgumentError")
+        for make in (of_div, of_chunk):
+            yield make(f"{length}-{num_shards}", inputs, bug, error="ArgumentError")
     yield from _owner_cases()
 
 
 def _owners(length: int, num_shards: int) -> list[tuple[int, int]]:
     sizes = [stop - start for start, stop in div(length, num_shards)]
     return [owner(row, sizes) for row in range(length)]
+
+
+def _found(owners: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    return {"shard": [shard for shard, _ in owners], "row": [row for _, row in owners]}
 
 
 def _owner_cases() -> Iterator[Case]:
@@ -78,36 +75,21 @@ def _owner_cases() -> Iterator[Case]:
         inputs = {"ids": integers(ids), "length": integer(length), "num_shards": num_shards}
         return Case(f"owner-{name}", "R-DIV-1", "div_owner", inputs, bug, **outcome)
 
+    bug = "id // ceil(length / shards), or id % shards, in place of the bounds of div."
     for length, num_shards in [(13, 5), (13, 13), (3, 5), (7, 1), (10, 3)]:
-        table = _owners(length, num_shards)
-        expected = {"shard": [shard for shard, _ in table], "row": [row for _, row in table]}
-        bug = "id // ceil(length / shards), or id % shards, in place of the bounds of div."
-        yield case(
-            f"all-{length}-{num_shards}",
-            list(range(length)),
-            length,
-            num_shards,
-            bug,
-            expected=expected,
-        )
+        found = _found(_owners(length, num_shards))
+        name, ids = f"all-{length}-{num_shards}", [*range(length)]
+        yield case(name, ids, length, num_shards, bug, expected=found)
     ids = [12, 0, 12, 5, 9, 8]
-    chosen = [_owners(13, 5)[each] for each in ids]
-    expected = {"shard": [shard for shard, _ in chosen], "row": [row for _, row in chosen]}
-    yield case(
-        "unsorted", ids, 13, 5, "Ids are sorted, or made unique, on the way.", expected=expected
-    )
+    found = _found([_owners(13, 5)[each] for each in ids])
+    bug = "Ids are sorted, or made unique, on the way."
+    yield case("unsorted", ids, 13, 5, bug, expected=found)
     yield case("none", [], 13, 5, "No ids are an error.", expected={"shard": [], "row": []})
     first, second = div(BIG, 2)
-    expected = {"shard": [0, 1, 1], "row": integers([first[1] - 1, 0, second[1] - second[0] - 1])}
+    found = {"shard": [0, 1, 1], "row": integers([first[1] - 1, 0, second[1] - second[0] - 1])}
     ends = [first[1] - 1, first[1], BIG - 1]
-    yield case(
-        "big",
-        ends,
-        BIG,
-        2,
-        "Ids pass through a float64, and are rounded to a neighbour.",
-        expected=expected,
-    )
+    bug = "Ids pass through a float64, and are rounded to a neighbour."
+    yield case("big", ends, BIG, 2, bug, expected=found)
     for name, ids in {"past": [0, 13], "negative": [-1]}.items():
         bug = "An id that no shard holds is wrapped around, clamped or read as zeros."
         yield case(name, ids, 13, 5, bug, error="ArgumentError")

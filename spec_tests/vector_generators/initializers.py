@@ -37,59 +37,47 @@ _DRAWS: list[tuple[str, dict[str, Any]]] = [
 
 
 def _cases() -> Iterator[Case]:
-    shape, parts = [5, 3], [(0, 5), (0, 2), (2, 2), (4, 1)]
+    parts, uniform = [(0, 5), (0, 2), (2, 2), (4, 1)], {**_DRAWS[0][1], "seed": 3}
     for name, numbers in _DRAWS:
         arguments = {**numbers, "seed": 7}
-        ulps = 0 if distribution_of(name, list(numbers.values()), shape)[0] == "uniform" else 4
         for mode in ("rfc", "global"):
-            for start, rows in parts:
-                expected = array(part(mode, name, arguments, shape, start, rows, "float32"))
-                yield _case(name, mode, arguments, shape, (start, rows), "float32", expected, ulps)
+            for rows in parts:
+                yield _drawn(name, mode, arguments, rows, "float32")
     for dtype in ("float64", "float16", "bfloat16"):
-        expected = array(
-            part("global", "RandomUniform", {**_DRAWS[0][1], "seed": 3}, shape, 1, 3, dtype)
-        )
-        yield _case(
-            "RandomUniform",
-            "global",
-            {**_DRAWS[0][1], "seed": 3},
-            shape,
-            (1, 3),
-            dtype,
-            expected,
-            0,
-        )
+        yield _drawn("RandomUniform", "global", uniform, (1, 3), dtype)
+    bug = "The part has the shape of the whole, or the initializer refuses a partition."
     for name, value in (("Zeros", 0.0), ("Ones", 1.0), ("Constant", 2.5)):
         arguments = {"value": value} if name == "Constant" else {}
         expected = array(np.full((2, 3), value, np.float32))
-        bug = "The part has the shape of the whole, or the initializer refuses a partition."
-        yield _case(name, None, arguments, shape, (2, 2), "float32", expected, 0, bug)
+        yield _case(name, None, arguments, (2, 2), "float32", expected, bug)
+
+
+_SHAPE = [5, 3]
+
+
+def _drawn(
+    name: str, mode: str, arguments: dict[str, Any], rows: tuple[int, int], dtype: str
+) -> Case:
+    numbers = [value for key, value in arguments.items() if key != "seed"]
+    ulps = 0 if distribution_of(name, numbers, _SHAPE)[0] == "uniform" else 4
+    expected = array(part(mode, name, arguments, _SHAPE, *rows, dtype))
+    bug = "The fans are those of the part, or the stream begins anew in each part."
+    if mode == "rfc":
+        bug = (
+            "Every shard is drawn from the same seed, and holds the same values, as in TensorFlow."
+        )
+    return _case(name, mode, arguments, rows, dtype, expected, bug, ulps)
 
 
 def _case(
-    name: str, mode: str | None, arguments: dict[str, Any], shape: list[int], rows: tuple[int, int], dtype: str,
-    expected: Any, ulps: int, bug: str = "",
+    name: str, mode: str | None, arguments: dict[str, Any], rows: tuple[int, int], dtype: str,
+    expected: Any, bug: str, ulps: int = 0,
 ) -> Case:  # fmt: skip
     start, count = rows
-    region = {"offset": [start, 0], "shape": [count, *shape[1:]]}
-    inputs = {
-        "initializer": name,
-        "arguments": arguments,
-        "seed_mode": mode,
-        "shape": shape,
-        "dtype": dtype,
-    }
-    inputs["region"] = region
-    if mode == "rfc":
-        bug = (
-            bug
-            or "Every shard is drawn from the same seed, and holds the same values, as in "
-            "TensorFlow."
-        )
-    bug = bug or "The fans are those of the part, or the stream begins anew in each part."
+    inputs = {"initializer": name, "arguments": arguments, "seed_mode": mode, "shape": _SHAPE}
+    inputs |= {"dtype": dtype, "region": {"offset": [start, 0], "shape": [count, *_SHAPE[1:]]}}
     rule = "R-INIT-6" if name in SCALED else "R-INIT-5" if mode else "R-INIT-4"
-    kind = mode or "constant"
-    case = f"{name}-{kind}-{dtype}-{start}-{count}"
+    case = f"{name}-{mode or 'constant'}-{dtype}-{start}-{count}"
     return Case(case, rule, "initialize", inputs, bug, expected, ulps=ulps)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from shardvar.spec import meshes
 from shardvar.spec.meshes import Held
 from shardvar.spec.redistribution import must_receive
-from spec_tests.vector_generators.case import Case, Group, numbered
+from spec_tests.vector_generators.case import Case, Group, maker, numbered
 
 Placement = Any
 """``"replicate"``, ``{"shard": axis}`` or ``{"strided": [axis, split_factor]}``."""
@@ -251,28 +251,28 @@ def _layout(shape: list[int], mesh: list[int], placements: list[Placement]) -> d
 def _placed_cases() -> Iterator[Case]:
     for name, rule, shape, mesh, placements, bug in _PLACED:
         held = told(by_placements(shape, mesh, placements))
-        yield Case(
-            f"placements-{name}", rule, "placements", _layout(shape, mesh, placements), bug, held
-        )
+        case, inputs = maker("placements", rule, "placements-"), _layout(shape, mesh, placements)
+        yield case(name, inputs, bug, held)
+    case = maker("placements", "V-REFUSE-1", "placements-refused-")
     for name, shape, mesh, placements, error, bug in _REFUSED:
-        inputs = _layout(shape, mesh, placements)
-        yield Case(
-            f"placements-refused-{name}", "V-REFUSE-1", "placements", inputs, bug, error=error
-        )
+        yield case(name, _layout(shape, mesh, placements), bug, error=error)
+    case = maker("fsdp", "V-FSDP-1", "fsdp-")
     for name, shape, mesh, bug in _FSDP:
         data, tensor = mesh
         held = told(meshes.fsdp(shape, (data, tensor), tp_axis=0))
-        yield Case(f"fsdp-{name}", "V-FSDP-1", "fsdp", {"shape": shape, "mesh": mesh}, bug, held)
+        yield case(name, {"shape": shape, "mesh": mesh}, bug, held)
 
 
 def _spec_cases() -> Iterator[Case]:
+    case = maker("spec", "V-SPEC-1", "spec-")
     for name, shape, mesh, spec, devices, bug in _SPECS:
         order = devices or list(range(prod(mesh.values())))
         held = told(meshes.by_spec(shape, mesh, spec, order))
-        yield Case(f"spec-{name}", "V-SPEC-1", "spec", _spec(shape, mesh, spec, order), bug, held)
+        yield case(name, _spec(shape, mesh, spec, order), bug, held)
+    case = maker("spec", "V-REFUSE-1", "spec-refused-")
     for name, shape, mesh, spec, error, bug in _BAD_SPECS:
         inputs = _spec(shape, mesh, spec, list(range(prod(mesh.values()))))
-        yield Case(f"spec-refused-{name}", "V-REFUSE-1", "spec", inputs, bug, error=error)
+        yield case(name, inputs, bug, error=error)
 
 
 def _spec(

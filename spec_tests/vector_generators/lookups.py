@@ -11,7 +11,7 @@ from spec_tests.vector_generators.case import Acceptable, Case, Group, numbered
 from spec_tests.vector_generators.encoding import array, real
 
 _SHARDS = [3, 3, 3, 2, 2]
-_LAYOUTS: dict[str, tuple[list[int], str]] = {
+LAYOUTS: dict[str, tuple[list[int], str]] = {
     "uneven": ([1, 7, 2, 3], "Shards are found by the div rule, whatever their sizes."),
     "empty": (
         [0, 3, 0, 0, 8, 2, 0],
@@ -44,94 +44,45 @@ def _lookup_cases() -> Iterator[Case]:
         ("mod", [1, 2, 3, 4], "Ids are dealt by id % shards, not by div."),
     ]
     for name, ids, bug in ids_of:
-        inputs = {
-            "table": array(_TABLE),
-            "shards": _SHARDS,
-            "ids": array(ids, "int64"),
-            "max_norm": None,
-        }
-        expected = array(embedding_lookup([_TABLE], ids))
-        yield Case(f"lookup-{name}", "R-LOOKUP-3", "embedding_lookup", inputs, bug, expected)
-    for name, ids in {"past": [0, 13], "negative": [-1]}.items():
-        inputs = {
-            "table": array(_TABLE),
-            "shards": _SHARDS,
-            "ids": array(ids, "int64"),
-            "max_norm": None,
-        }
-        bug = "An id that no shard holds gives zeros, or another row."
-        yield Case(
-            f"lookup-bad-{name}", "R-LOOKUP-3", "embedding_lookup", inputs, bug, error="OutOfRange"
-        )
+        yield _lookup(name, _SHARDS, ids, bug)
+    bug = "An id that no shard holds gives zeros, or another row."
+    for name, ids in _OUTSIDE.items():
+        yield _lookup(f"bad-{name}", _SHARDS, ids, bug, error="OutOfRange")
+    bug = "Every row is scaled to the norm, a row of zeros becomes NaN, or the norm is that of all rows."
     for max_norm in (5.0, 1.0, 100.0):
-        ids = [0, 1, 2, 3, 4, 0]
-        inputs = {
-            "table": array(_FLAT),
-            "shards": [2, 2, 1],
-            "ids": array(ids, "int64"),
-            "max_norm": max_norm,
-        }
-        expected = array(embedding_lookup([_FLAT], ids, max_norm))
-        bug = (
-            "Every row is scaled to the norm, a row of zeros becomes NaN, or the norm is that of "
-            "all rows."
-        )
-        yield Case(
-            f"lookup-norm-{max_norm:g}",
-            "R-LOOKUP-4",
-            "embedding_lookup",
-            inputs,
-            bug,
-            expected,
-            ulps=4,
-        )
+        name, ids = f"norm-{max_norm:g}", [0, 1, 2, 3, 4, 0]
+        yield _lookup(name, [2, 2, 1], ids, bug, max_norm, table=_FLAT)
+
+
+_OUTSIDE = {"past": [0, 13], "negative": [-1]}
+
+
+def _lookup(
+    name: str,
+    shards: Sequence[int],
+    ids: Any,
+    bug: str,
+    max_norm: float | None = None,
+    *,
+    table: np.ndarray[Any, Any] = _TABLE,
+    error: str | None = None,
+) -> Case:
+    inputs = {"table": array(table), "shards": shards, "ids": array(ids, "int64")}
+    inputs["max_norm"] = max_norm
+    expected = array(embedding_lookup([table], ids, max_norm)) if error is None else None
+    rule, ulps = ("R-LOOKUP-3", 0) if max_norm is None else ("R-LOOKUP-4", 4)
+    return Case(f"lookup-{name}", rule, "embedding_lookup", inputs, bug, expected, error, ulps=ulps)
 
 
 def _lookups_in_layouts() -> Iterator[Case]:
-    for layout, (shards, bug) in _LAYOUTS.items():
-        ids_of: dict[str, Any] = {
-            "all": list(range(13)),
-            "shuffled": [12, 0, 7, 3, 10, 3],
-            "matrix": [[11, 1], [2, 8]],
-        }
+    ids_of = {"all": [*range(13)], "shuffled": [12, 0, 7, 3, 10, 3], "matrix": [[11, 1], [2, 8]]}
+    outside = "An id that no shard holds is looked up in an empty shard, or in the last."
+    for layout, (shards, bug) in LAYOUTS.items():
         for name, ids in ids_of.items():
-            inputs = {
-                "table": array(_TABLE),
-                "shards": shards,
-                "ids": array(ids, "int64"),
-                "max_norm": None,
-            }
-            expected = array(embedding_lookup([_TABLE], ids))
-            yield Case(
-                f"lookup-{layout}-{name}", "R-LOOKUP-3", "embedding_lookup", inputs, bug, expected
-            )
-        for name, ids in {"past": [0, 13], "negative": [-1]}.items():
-            inputs = {
-                "table": array(_TABLE),
-                "shards": shards,
-                "ids": array(ids, "int64"),
-                "max_norm": None,
-            }
-            outside = "An id that no shard holds is looked up in an empty shard, or in the last."
-            yield Case(
-                f"lookup-{layout}-bad-{name}",
-                "R-LOOKUP-3",
-                "embedding_lookup",
-                inputs,
-                outside,
-                error="OutOfRange",
-            )
-        ids = [12, 0, 3, 4]
-        inputs = {
-            "table": array(_TABLE),
-            "shards": shards,
-            "ids": array(ids, "int64"),
-            "max_norm": 4.0,
-        }
-        expected = array(embedding_lookup([_TABLE], ids, 4.0))
-        yield Case(
-            f"lookup-{layout}-norm", "R-LOOKUP-4", "embedding_lookup", inputs, bug, expected, ulps=4
-        )
+            yield _lookup(f"{layout}-{name}", shards, ids, bug)
+        for name, ids in _OUTSIDE.items():
+            yield _lookup(f"{layout}-bad-{name}", shards, ids, outside, error="OutOfRange")
+        yield _lookup(f"{layout}-norm", shards, [12, 0, 3, 4], bug, 4.0)
 
 
 _BAGS: list[tuple[str, list[Entry], int, str]] = [
@@ -165,7 +116,7 @@ def _sparse_cases() -> Iterator[Case]:
             yield _sparse_case(f"bags-{name}-{combiner}", entries, rows, combiner, bug)
     bug = "The sum is clipped in place of each row, or after its weight."
     yield _sparse_case("bags-norm", _BAGS[1][1], 2, "sum", bug, max_norm=3.0)
-    for layout, (shards, bug) in _LAYOUTS.items():
+    for layout, (shards, bug) in LAYOUTS.items():
         for combiner in ("sum", "mean", "sqrtn"):
             entries = [
                 (0, 12, 2.0),
@@ -198,24 +149,15 @@ def _sparse_cases() -> Iterator[Case]:
 def _of_dtypes() -> Iterator[Case]:
     shards = [1, 0, 3, 2]
     for dtype in special.DTYPES:
-        table, ids = special.table(dtype), [[5, 0, 3], [0, 4, 1]]
-        inputs = {"table": array(table), "shards": shards, "ids": array(ids, "int64")}
         bug = "Rows pass through another dtype: NaN, -0.0, complex parts or digits are lost."
-        yield Case(
-            f"lookup-{dtype}-values", "R-LOOKUP-3", "embedding_lookup",
-            {**inputs, "max_norm": None}, bug, array(embedding_lookup([table], ids)),
-        )  # fmt: skip
+        ids, table = [[5, 0, 3], [0, 4, 1]], special.table(dtype)
+        yield _lookup(f"{dtype}-values", shards, ids, bug, table=table)
     for dtype in special.REAL:
         # The norm of the first row is 5, of the second 0, and the last ones are not finite.
         rows = [[3, 4], [-0.0, 0], [0.1, -0.3], [np.inf, 1], [np.nan, 1], [-1, np.nan]]
         table = np.array(rows).astype(special.numpy_dtype(dtype))
-        inputs = {"table": array(table), "shards": shards, "ids": array([0, 1, 2, 0], "int64")}
         bug = "The norm is computed in fewer digits, or a row of zeros becomes NaN."
-        expected = array(embedding_lookup([table], [0, 1, 2, 0], 0.25))
-        yield Case(
-            f"lookup-{dtype}-norm", "R-LOOKUP-4", "embedding_lookup", {**inputs, "max_norm": 0.25},
-            bug, expected, ulps=4,
-        )  # fmt: skip
+        yield _lookup(f"{dtype}-norm", shards, [0, 1, 2, 0], bug, 0.25, table=table)
         for combiner in ("sum", "mean", "sqrtn"):
             entries: list[Entry] = [
                 (0, 0, 2.0), (0, 2, 0.5), (1, 2, 0.75), (1, 1, 3.0), (1, 2, 1.0),

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from shardvar.spec import policies
-from spec_tests.vector_generators.case import Acceptable, Case, Group, numbered
+from spec_tests.vector_generators.case import Acceptable, Case, Group, maker, numbered
 from spec_tests.vector_generators.partitioning import ITEMSIZE
 from spec_tests.vector_generators.regions import region
 
@@ -100,6 +100,7 @@ _BALANCED: list[tuple[str, list[Tensor], int]] = [
 
 
 def _cases() -> Iterator[Case]:
+    of_size = maker("max_shard_size", "R-POLICY-14", "max-size-")
     for name, tensors, limit, bug in _FULL:
         expected = filled(tensors, limit, policies.most_filling)
         theirs = filled([each for each in tensors if 0 not in each[2]], limit, policies.even)
@@ -112,26 +113,11 @@ def _cases() -> Iterator[Case]:
                 )
             ]
         inputs = _inputs(tensors, max_shard_size=limit)
-        yield Case(
-            f"max-size-{name}",
-            "R-POLICY-14",
-            "max_shard_size",
-            inputs,
-            bug,
-            expected,
-            acceptable=also,
-        )
+        yield of_size(name, inputs, bug, expected, acceptable=also)
     for limit in (0, -1):
         inputs = _inputs([("a", "float32", [2])], max_shard_size=limit)
         bug = "A limit that holds nothing begins file after file."
-        yield Case(
-            f"max-size-bad-{limit}",
-            "R-POLICY-14",
-            "max_shard_size",
-            inputs,
-            bug,
-            error="ArgumentError",
-        )
+        yield of_size(f"bad-{limit}", inputs, bug, error="ArgumentError")
     for name, tensors, count in _BALANCED:
         inputs = _inputs(tensors, num_files=count)
         bug = "Tensors are never cut, or tensors and not bytes are counted."

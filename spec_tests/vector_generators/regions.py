@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardvar.spec.partitions import Region, common, coverage, difference
-from spec_tests.vector_generators.case import Case, Group, numbered
+from spec_tests.vector_generators.case import Case, Group, maker, numbered
 from spec_tests.vector_generators.encoding import integers
 
 
@@ -86,33 +86,25 @@ _TILINGS: list[tuple[str, list[int], list[Region], str]] = [
 
 
 def _pair_cases() -> Iterator[Case]:
+    intersect = maker("intersect", "V-REGION-1", "intersect-")
     for name, a, b, bug in _PAIRS:
         inputs = {"a": region(a), "b": region(b)}
         both = common(a, b)
         expected = None if both is None else region(both)
-        yield Case(f"intersect-{name}", "V-REGION-1", "intersect", inputs, bug, expected)
+        yield intersect(name, inputs, bug, expected)
         swapped = {"a": inputs["b"], "b": inputs["a"]}
-        yield Case(
-            f"intersect-{name}-swapped",
-            "V-REGION-1",
-            "intersect",
-            swapped,
-            "It is not symmetric.",
-            expected,
-        )
+        yield intersect(f"{name}-swapped", swapped, "It is not symmetric.", expected)
         rest = integers(difference(a, b))
         yield Case(f"subtract-{name}", "V-REGION-1", "subtract", inputs, bug, rest)
     far = 2**40
     huge_a, huge_b = ((0, far), (far, far)), ((far - 1, far + 5), (far, 2))
     inputs = {"a": region(huge_a), "b": region(huge_b)}
     both = region(((far - 1, far + 5), (1, 2)))
-    yield Case(
-        "intersect-huge", "V-REGION-1", "intersect", inputs, "Indices pass through 32 bits.", both
-    )
+    yield intersect("huge", inputs, "Indices pass through 32 bits.", both)
     last = 2**63 - 2
     inputs = {"a": region(((last,), (1,))), "b": region(((0,), (2**63 - 1,)))}
     bug = "Indices pass through a float64, or stops overflow."
-    yield Case("intersect-last", "V-REGION-1", "intersect", inputs, bug, region(((last,), (1,))))
+    yield intersect("last", inputs, bug, region(((last,), (1,))))
 
 
 def _tiling_cases() -> Iterator[Case]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardvar.spec.checkpoints import format_slice_text, parse_slice_text
-from spec_tests.vector_generators.case import Case, Group, numbered
+from spec_tests.vector_generators.case import Case, Group, maker, numbered
 from spec_tests.vector_generators.encoding import integers
 from spec_tests.vector_generators.regions import region
 
@@ -39,39 +39,19 @@ _BAD = {
 
 
 def _cases() -> Iterator[Case]:
+    parse = maker("parse_slice_text", "V-TEXT-1", "parse-")
+    form = maker("format_slice_text", "V-TEXT-1", "format-")
     for number, (text, shape, box, bug) in enumerate(_GOOD):
         assert parse_slice_text(text) == (shape, box), text
         expected: dict[str, Any] = {"shape": integers(shape), "region": region(box)}
-        yield Case(f"parse-{number}", "V-TEXT-1", "parse_slice_text", {"text": text}, bug, expected)
-        whole = format_slice_text(shape, box)
-        yield Case(
-            f"format-{number}",
-            "V-TEXT-1",
-            "format_slice_text",
-            expected,
-            "Whole axes are left out.",
-            whole,
-        )
+        yield parse(number, {"text": text}, bug, expected)
+        yield form(number, expected, "Whole axes are left out.", format_slice_text(shape, box))
     for number, (text, bug) in enumerate(_BAD.items()):
-        yield Case(
-            f"parse-bad-{number}",
-            "V-TEXT-1",
-            "parse_slice_text",
-            {"text": text},
-            bug,
-            error="LayoutError",
-        )
+        yield parse(f"bad-{number}", {"text": text}, bug, error="LayoutError")
+    bug = "A text is made that no reader takes, or that means another slice."
     for number, (shape, box) in enumerate([([], ([], [])), ([4], ([3], [2])), ([4], ([2], [0]))]):
         inputs = {"shape": shape, "region": region(box)}
-        bug = "A text is made that no reader takes, or that means another slice."
-        yield Case(
-            f"format-bad-{number}",
-            "V-TEXT-1",
-            "format_slice_text",
-            inputs,
-            bug,
-            error="LayoutError",
-        )
+        yield form(f"bad-{number}", inputs, bug, error="LayoutError")
 
 
 GROUP = Group(

@@ -9,21 +9,12 @@ from shardvar.spec.variables import OPERATIONS, read, scatter
 from spec_tests.vector_generators import special_values as special
 from spec_tests.vector_generators.case import Case, Group, numbered
 from spec_tests.vector_generators.encoding import array
+from spec_tests.vector_generators.lookups import LAYOUTS
 
 Array = np.ndarray[Any, Any]
 
 _OPS = [f"scatter_{op}" for op in OPERATIONS]
 _SHARDS = [3, 2, 2]
-_LAYOUTS: dict[str, tuple[list[int], str]] = {
-    "uneven": ([1, 7, 2, 3], "Shards are found by the div rule, whatever their sizes."),
-    "empty": (
-        [0, 3, 0, 0, 8, 2, 0],
-        "A row is sought in the first shard that begins there, be it empty.",
-    ),
-    "many": ([1, 1, 2, *[1] * 9], "Shards are put in the order of their names: 0, 1, 10, 11, 2."),
-}
-"""Layouts of 13 rows that the div rule does not give, and the mistake that each is there to
-catch."""
 _ROWS: list[tuple[str, list[int], str]] = [
     ("once", [6, 0, 3], "Rows are those of the shard, not of the variable."),
     ("twice", [4, 1, 4, 4], "Of a row that comes several times only one update counts."),
@@ -32,9 +23,51 @@ _ROWS: list[tuple[str, list[int], str]] = [
 ]
 
 
+_ASSIGNMENTS = {
+    "assign": lambda value, other: other,
+    "assign_add": np.add,
+    "assign_sub": np.subtract,
+}
+
+
 def scattered(value: Array, rows: Sequence[int], updates: Array, op: str) -> Array:
     """The whole value after a scatter, of one shard."""
-    return read(scatter([value], op.removeprefix("scatter_"), rows, updates))
+    with np.errstate(all="ignore"):
+        return read(scatter([value], op.removeprefix("scatter_"), rows, updates))
+
+
+def _scatter(
+    name: str,
+    op: str,
+    value: Array,
+    shards: Sequence[int],
+    rows: Sequence[int],
+    updates: Array,
+    bug: str,
+) -> Case:
+    """A scatter; one whose rows do not fit is an error."""
+    fits = updates.shape == (len(rows), *value.shape[1:])
+    fits = fits and all(0 <= row < len(value) for row in rows)
+    inputs = {"value": array(value), "shards": shards, "indices": array(rows, "int64")}
+    inputs["updates"] = array(updates)
+    after = array(scattered(value, rows, updates, op)) if fits else None
+    return Case(name, "R-SV-3", op, inputs, bug, after, None if fits else "ArgumentError")
+
+
+def _assigned(
+    name: str, value: Array, other: Array, shards: Sequence[int], bug: str
+) -> Iterator[Case]:
+    """Each assignment of one value to another."""
+    for op, function in _ASSIGNMENTS.items():
+        inputs = {"value": array(value), "shards": shards, "other": array(other)}
+        with np.errstate(all="ignore"):
+            after = array(function(value, other))
+        yield Case(f"{op}{name}", "R-SV-3", op, inputs, bug, after)
+
+
+def _read(name: str, value: Array, shards: Sequence[int], bug: str) -> Case:
+    inputs = {"value": array(value), "shards": shards}
+    return Case(f"read{name}", "R-SV-1", "read_value", inputs, bug, array(value))
 
 
 def _scatter_cases() -> Iterator[Case]:
@@ -48,111 +81,49 @@ def _scatter_cases() -> Iterator[Case]:
                 updates[updates == 0] = 3
                 if op == "scatter_div":
                     updates = np.abs(updates)
-                inputs = {"value": array(value), "shards": _SHARDS, "indices": array(rows, "int64")}
-                inputs["updates"] = array(updates)
-                after = array(scattered(value, rows, updates, op))
-                yield Case(f"{op}-{dtype}-{name}", "R-SV-3", op, inputs, bug, after)
+                yield _scatter(f"{op}-{dtype}-{name}", op, value, _SHARDS, rows, updates, bug)
     thirds = np.array([[0.1], [1e8], [0.1]], np.float32)
     updates = np.array([[0.1], [0.2], [0.3]], np.float32)
-    inputs = {
-        "value": array(thirds),
-        "shards": [1, 2],
-        "indices": array([1, 1, 1], "int64"),
-        "updates": array(updates),
-    }
     bug = "Updates of one row are summed first: rounding depends on the order."
-    yield Case(
-        "scatter_add-order",
-        "R-SV-3",
-        "scatter_add",
-        inputs,
-        bug,
-        array(scattered(thirds, [1] * 3, updates, "scatter_add")),
-    )
+    yield _scatter("scatter_add-order", "scatter_add", thirds, [1, 2], [1, 1, 1], updates, bug)
+    bug = "What does not fit is left out, read out of bounds, or written in part."
     for name, rows, shape in [
         ("past", [7], (1, 2)),
         ("negative", [-1], (1, 2)),
         ("shape", [0], (1, 3)),
         ("count", [0, 1], (1, 2)),
     ]:
-        value = np.zeros((7, 2), np.float32)
-        inputs = {"value": array(value), "shards": _SHARDS, "indices": array(rows, "int64")}
-        inputs["updates"] = array(np.ones(shape, np.float32))
-        bug = "What does not fit is left out, read out of bounds, or written in part."
-        yield Case(f"bad-{name}", "R-SV-3", "scatter_add", inputs, bug, error="ArgumentError")
+        value, updates = np.zeros((7, 2), np.float32), np.ones(shape, np.float32)
+        yield _scatter(f"bad-{name}", "scatter_add", value, _SHARDS, rows, updates, bug)
 
 
 def _cases_in_layouts() -> Iterator[Case]:
     value = (np.arange(26).reshape(13, 2) - 9).astype(np.float32)
     rows = [12, 3, 0, 11, 3, 2]
     updates = np.array([[2, 4], [0.5, 2], [4, 1], [1, 8], [2, 0.5], [8, 2]], np.float32)
-    for layout, (shards, bug) in _LAYOUTS.items():
+    outside = "Row 0 is written before the row that no shard holds is noticed."
+    for layout, (shards, bug) in LAYOUTS.items():
         for op in _OPS:
-            inputs = {"value": array(value), "shards": shards, "indices": array(rows, "int64")}
-            after = array(scattered(value, rows, updates, op))
-            yield Case(
-                f"{op}-{layout}", "R-SV-3", op, {**inputs, "updates": array(updates)}, bug, after
-            )
+            yield _scatter(f"{op}-{layout}", op, value, shards, rows, updates, bug)
         for row in (13, -1):
-            inputs = {"value": array(value), "shards": shards, "indices": array([0, row], "int64")}
-            inputs["updates"] = array(np.ones((2, 2), np.float32))
-            outside = "Row 0 is written before the row that no shard holds is noticed."
-            yield Case(
-                f"bad-{layout}-{row}",
-                "R-SV-3",
-                "scatter_add",
-                inputs,
-                outside,
-                error="ArgumentError",
-            )
-        other = value[::-1].copy()
-        for op, after in (
-            ("assign", other),
-            ("assign_add", value + other),
-            ("assign_sub", value - other),
-        ):
-            inputs = {"value": array(value), "shards": shards, "other": array(other)}
-            yield Case(f"{op}-{layout}", "R-SV-3", op, inputs, bug, array(after))
-        yield Case(
-            f"read-{layout}",
-            "R-SV-1",
-            "read_value",
-            {"value": array(value), "shards": shards},
-            bug,
-            array(value),
-        )
+            name, two = f"bad-{layout}-{row}", np.ones((2, 2), np.float32)
+            yield _scatter(name, "scatter_add", value, shards, [0, row], two, outside)
+        yield from _assigned(f"-{layout}", value, value[::-1].copy(), shards, bug)
+        yield _read(f"-{layout}", value, shards, bug)
 
 
 def _assign_cases() -> Iterator[Case]:
     value, other = np.zeros((7, 2), np.float32), np.arange(14, dtype=np.float32).reshape(7, 2)
-    for op, after in (
-        ("assign", other),
-        ("assign_add", value + other),
-        ("assign_sub", value - other),
-    ):
-        inputs = {"value": array(value), "shards": _SHARDS, "other": array(other)}
-        bug = "Every shard gets the first rows."
-        yield Case(op, "R-SV-3", op, inputs, bug, array(after))
-    for name, rows in (("large", 9), ("small", 5)):
-        inputs = {
-            "value": array(value),
-            "shards": _SHARDS,
-            "other": array(np.ones((rows, 2), np.float32)),
-        }
-        bug = (
-            "What is too large is cropped; what is too small overwrites the first shards and fails "
-            "then."
-        )
-        yield Case(f"assign-too-{name}", "R-SV-3", "assign", inputs, bug, error="ArgumentError")
-    inputs = {"value": array(other), "shards": _SHARDS}
-    yield Case(
-        "read",
-        "R-SV-1",
-        "read_value",
-        inputs,
-        "Shards are put together along another axis.",
-        array(other),
+    yield from _assigned("", value, other, _SHARDS, "Every shard gets the first rows.")
+    bug = (
+        "What is too large is cropped; what is too small overwrites the first shards and fails "
+        "then."
     )
+    for name, rows in (("large", 9), ("small", 5)):
+        inputs = {"value": array(value), "shards": _SHARDS}
+        inputs["other"] = array(np.ones((rows, 2), np.float32))
+        yield Case(f"assign-too-{name}", "R-SV-3", "assign", inputs, bug, error="ArgumentError")
+    yield _read("", other, _SHARDS, "Shards are put together along another axis.")
 
 
 def _of_dtypes() -> Iterator[Case]:
@@ -165,31 +136,16 @@ def _of_dtypes() -> Iterator[Case]:
             if dtype in special.COMPLEX and op in ("scatter_min", "scatter_max"):
                 continue  # complex numbers have no order
             before, updates, bug = _operands(op, dtype, value)
-            inputs = {"value": array(before), "shards": shards, "indices": array(rows, "int64")}
-            with np.errstate(all="ignore"):
-                after = scattered(before, rows, updates, op)
-            inputs["updates"] = array(updates)
-            yield Case(f"{op}-{dtype}-values", "R-SV-3", op, inputs, bug, array(after))
-        other = special.table(dtype, 5)
-        with np.errstate(all="ignore"):
-            answers = {"assign": other, "assign_add": value + other, "assign_sub": value - other}
-        for op, after in answers.items():
-            inputs = {"value": array(value), "shards": shards, "other": array(other)}
-            bug = "Numbers pass through another dtype, or the sign of zero is lost."
-            yield Case(f"{op}-{dtype}-values", "R-SV-3", op, inputs, bug, array(after))
-        inputs = {"value": array(value), "shards": shards}
+            yield _scatter(f"{op}-{dtype}-values", op, before, shards, rows, updates, bug)
+        bug = "Numbers pass through another dtype, or the sign of zero is lost."
+        yield from _assigned(f"-{dtype}-values", value, special.table(dtype, 5), shards, bug)
         bug = "NaN, an infinity or -0.0 is stored as another number."
-        yield Case(f"read-{dtype}-values", "R-SV-1", "read_value", inputs, bug, array(value))
+        yield _read(f"-{dtype}-values", value, shards, bug)
+    bug = "Updates of one row are added in a wider dtype and rounded once."
     for dtype, step in (("float16", 2048), ("bfloat16", 256), ("float64", 2**53)):
         value = np.array([[1], [step]], special.numpy_dtype(dtype))
-        updates = np.ones((3, 1), value.dtype)
-        inputs = {"value": array(value), "shards": [1, 1], "indices": array([1, 1, 1], "int64")}
-        bug = "Updates of one row are added in a wider dtype and rounded once."
-        after = array(scattered(value, [1, 1, 1], updates, "scatter_add"))
-        yield Case(
-            f"scatter_add-{dtype}-order", "R-SV-3", "scatter_add",
-            {**inputs, "updates": array(updates)}, bug, after,
-        )  # fmt: skip
+        name, ones = f"scatter_add-{dtype}-order", np.ones((3, 1), value.dtype)
+        yield _scatter(name, "scatter_add", value, [1, 1], [1, 1, 1], ones, bug)
 
 
 def _operands(op: str, dtype: str, value: Array) -> tuple[Array, Array, str]:

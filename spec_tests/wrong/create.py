@@ -1,17 +1,13 @@
 """Wrong variables, their shards, and indexes."""
 
-from typing import Any
-
 import numpy as np
 
 from spec_tests.helpers.right_adapter import Right
 from spec_tests.wrong.table import wrong
 
-Array = Any
-
 
 @wrong("create", "R-CONCAT-1-few")
-def empty_shards_are_padded(self: Right, value: Array, num_shards: int) -> Any:
+def empty_shards_are_padded(self, value, num_shards):
     """A shard without rows gets a row of zeros."""
     return [
         s if len(s) else np.zeros((1, *s.shape[1:]), s.dtype)
@@ -20,20 +16,20 @@ def empty_shards_are_padded(self: Right, value: Array, num_shards: int) -> Any:
 
 
 @wrong("create", "R-DIV-1-shards")
-def rows_by_chunk(self: Right, value: Array, num_shards: int) -> Any:
+def rows_by_chunk(self, value, num_shards):
     """PyTorch's rule of division."""
     size = max(1, -(-len(value) // num_shards))
     return [value[n * size : (n + 1) * size].copy() for n in range(num_shards)]
 
 
 @wrong("create_uneven", "R-SPEC-1-empty-shards")
-def empty_shards_are_dropped(self: Right, value: Array, sizes: Any) -> Any:
+def empty_shards_are_dropped(self, value, sizes):
     """Shards without rows are left out."""
     return Right.create_uneven(self, value, [size for size in sizes if size])
 
 
 @wrong("index", "R-VAR-1-uneven")
-def rows_by_equal_shards(self: Right, handle: Any, key: Any) -> Any:
+def rows_by_equal_shards(self, handle, key):
     """An integer finds its shard by the size of the first one, wherever that leads."""
     if key and isinstance(key[0], int):
         length = sum(map(len, handle))
@@ -44,7 +40,7 @@ def rows_by_equal_shards(self: Right, handle: Any, key: Any) -> Any:
 
 
 @wrong("index", "R-VAR-1-integers")
-def negative_rows_of_the_last_shard(self: Right, handle: Any, key: Any) -> Any:
+def negative_rows_of_the_last_shard(self, handle, key):
     """A negative integer counts from the end of the first shard."""
     if key and isinstance(key[0], int) and key[0] < 0:
         return np.asarray(handle[0][(key[0] % len(handle[0]), *key[1:])])
@@ -52,7 +48,7 @@ def negative_rows_of_the_last_shard(self: Right, handle: Any, key: Any) -> Any:
 
 
 @wrong("index", "R-VAR-1-outside")
-def rows_outside_are_the_last(self: Right, handle: Any, key: Any) -> Any:
+def rows_outside_are_the_last(self, handle, key):
     """An integer past the end is the last row."""
     length = sum(map(len, handle))
     if key and isinstance(key[0], int):
@@ -61,52 +57,52 @@ def rows_outside_are_the_last(self: Right, handle: Any, key: Any) -> Any:
 
 
 @wrong("matmul", "R-MATMUL-1-many")
-def at_most_ten_products(self: Right, left: Array, handle: Any) -> Any:
+def at_most_ten_products(self, left, handle):
     """Shards are multiplied in the order of their names, sorted as text."""
     order = sorted(range(len(handle)), key=str)
     return left @ np.concatenate([handle[n] for n in order])
 
 
 @wrong("read", "R-READ-2-read")
-def read_keeps_the_shard(self: Right, handle: Any) -> Any:
+def read_keeps_the_shard(self, handle):
     """Reading a single shard gives the variable's memory."""
     return handle[0] if len(handle) == 1 else Right.read(self, handle)
 
 
 @wrong("create", "R-CONCAT-1-memory")
-def buffers_are_kept(self: Right, value: Array, num_shards: int) -> Any:
+def buffers_are_kept(self, value, num_shards):
     """A variable keeps the caller's memory."""
     return [value[a:b] for a, b in self.div(len(value), num_shards)]
 
 
 @wrong("create_uneven", "R-SPEC-1-sum")
-def uneven_buffers_are_kept(self: Right, value: Array, sizes: Any) -> Any:
+def uneven_buffers_are_kept(self, value, sizes):
     """A variable in shards of given sizes keeps the caller's memory."""
     return np.split(value, np.cumsum(sizes)[:-1])
 
 
 @wrong("create_uneven", "R-SPEC-1-sum")
-def sizes_need_not_add_up(self: Right, value: Array, sizes: Any) -> Any:
+def sizes_need_not_add_up(self, value, sizes):
     """Sizes that leave rows over are accepted."""
     stops = np.cumsum(sizes).tolist()
     return [value[a:b].copy() for a, b in zip([0, *stops[:-1]], stops, strict=True)]
 
 
 @wrong("create", "R-CONCAT-1-numbers")
-def sixty_four_bits_are_cut(self: Right, value: Array, num_shards: int) -> Any:
+def sixty_four_bits_are_cut(self, value, num_shards):
     """float64 is float32 and int64 is int32: JAX's."""
     narrow = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
     return Right.create(self, value.astype(narrow.get(value.dtype.name, value.dtype)), num_shards)
 
 
 @wrong("create_partitioned", "R-PART-4")
-def other_axes_are_ignored(self: Right, value: Array, counts: Any) -> Any:
+def other_axes_are_ignored(self, value, counts):
     """Only the first count is looked at, and a count of zero is one."""
     return Right.create(self, value, max(1, counts[0]))
 
 
 @wrong("index", "R-VAR-1-steps")
-def backwards_by_shard(self: Right, handle: Any, key: Any) -> Any:
+def backwards_by_shard(self, handle, key):
     """A slice that goes backwards is turned around in each shard."""
     found = Right.index(self, handle, key)
     first = key[0] if key else None
@@ -118,7 +114,7 @@ def backwards_by_shard(self: Right, handle: Any, key: Any) -> Any:
 
 
 @wrong("index", "R-VAR-1-steps")
-def steps_begin_anew(self: Right, handle: Any, key: Any) -> Any:
+def steps_begin_anew(self, handle, key):
     """A step is counted from the beginning of each shard."""
     found = Right.index(self, handle, key)
     first = key[0] if key else None
@@ -129,7 +125,7 @@ def steps_begin_anew(self: Right, handle: Any, key: Any) -> Any:
 
 
 @wrong("index", "R-VAR-1-arrays")
-def masks_are_numbers(self: Right, handle: Any, key: Any) -> Any:
+def masks_are_numbers(self, handle, key):
     """A boolean mask is read as the numbers 0 and 1."""
     number = [
         np.asarray(k).astype(int) if getattr(k, "dtype", None) is np.dtype(bool) else k for k in key
@@ -138,7 +134,7 @@ def masks_are_numbers(self: Right, handle: Any, key: Any) -> Any:
 
 
 @wrong("index", "R-VAR-1-outside-columns")
-def columns_outside_are_cropped(self: Right, handle: Any, key: Any) -> Any:
+def columns_outside_are_cropped(self, handle, key):
     """An integer past the last column is the last column."""
     whole = np.concatenate(handle)
     if len(key) > 1 and isinstance(key[1], int) and whole.ndim > 1:
@@ -147,14 +143,14 @@ def columns_outside_are_cropped(self: Right, handle: Any, key: Any) -> Any:
 
 
 @wrong("matmul", "R-MATMUL-1-uneven")
-def products_in_half(self: Right, left: Array, handle: Any) -> Any:
+def products_in_half(self, left, handle):
     """A product is computed in half precision."""
     whole = np.concatenate(handle)
     return (left.astype(np.float16) @ whole.astype(np.float16)).astype(whole.dtype)
 
 
 @wrong("matmul", "R-MATMUL-1")
-def partial_products_are_joined(self: Right, left: Array, handle: Any) -> Any:
+def partial_products_are_joined(self, left, handle):
     """The products of two shards are added in the dtype of the first one only."""
     total, start = 0, 0
     for shard in handle[:2]:
@@ -164,32 +160,32 @@ def partial_products_are_joined(self: Right, left: Array, handle: Any) -> Any:
 
 
 @wrong("shards", "R-SPEC-1-empty-shards")
-def shards_are_swapped(self: Right, handle: Any) -> Any:
+def shards_are_swapped(self, handle):
     """Shards without rows come last."""
     return sorted(handle, key=lambda shard: not len(shard))
 
 
 @wrong("read", "R-CONCAT-1")
-def one_shard_loses_its_axis(self: Right, handle: Any) -> Any:
+def one_shard_loses_its_axis(self, handle):
     """A variable of one row is read without its first axis."""
     whole = Right.read(self, handle)
     return whole[0] if len(whole) == 1 and whole.ndim > 2 else whole
 
 
 @wrong("create", "R-CONCAT-1-byte-order")
-def big_endian_bytes_are_native(self: Right, value: Array, num_shards: int) -> Any:
+def big_endian_bytes_are_native(self, value, num_shards):
     """The bytes of a big-endian array are taken for native ones."""
     return Right.create(self, value.view(value.dtype.newbyteorder("=")), num_shards)
 
 
 @wrong("create_uneven", "R-SPEC-1-byte-order")
-def uneven_bytes_are_native(self: Right, value: Array, sizes: Any) -> Any:
+def uneven_bytes_are_native(self, value, sizes):
     """The bytes of a big-endian array are taken for native ones."""
     return Right.create_uneven(self, value.view(value.dtype.newbyteorder("=")), sizes)
 
 
 @wrong("matmul", "R-MATMUL-1-numbers")
-def products_through_float64(self: Right, left: Array, handle: Any) -> Any:
+def products_through_float64(self, left, handle):
     """Integers of 64 bits are multiplied as float64."""
     value = np.concatenate(handle)
     return (
@@ -200,19 +196,19 @@ def products_through_float64(self: Right, left: Array, handle: Any) -> Any:
 
 
 @wrong("matmul", "R-MATMUL-1-numbers")
-def complex_products_are_real(self: Right, left: Array, handle: Any) -> Any:
+def complex_products_are_real(self, left, handle):
     """A product of complex numbers is one of their real parts."""
     return Right.matmul(self, left, [shard.real.astype(shard.dtype) for shard in handle])
 
 
 @wrong("create", "R-DIV-1-none")
-def no_shards_are_one(self: Right, value: Array, num_shards: int) -> Any:
+def no_shards_are_one(self, value, num_shards):
     """Fewer shards than one are one."""
     return Right.create(self, value, max(1, num_shards))
 
 
 @wrong("index", "R-VAR-1-memory")
-def slices_of_a_shard_are_views(self: Right, handle: Any, key: Any) -> Any:
+def slices_of_a_shard_are_views(self, handle, key):
     """A slice of the first shard shares its memory."""
     is_first = isinstance(key[0], slice) and key[0].step in (None, 1) and len(key) == 1
     if is_first and 0 <= (key[0].start or 0) <= (key[0].stop or -1) <= len(handle[0]):
@@ -221,7 +217,97 @@ def slices_of_a_shard_are_views(self: Right, handle: Any, key: Any) -> Any:
 
 
 @wrong("create_partitioned", "R-PART-4-numbers")
-def partitioned_variables_are_float32(self: Right, value: Array, counts: Any) -> Any:
+def partitioned_variables_are_float32(self, value, counts):
     """A variable by a partitioner is float32 where it is float64."""
     made = Right.create_partitioned(self, value, counts)
     return [s.astype(np.float32).astype(s.dtype) if s.dtype == np.float64 else s for s in made]
+
+
+# Written without a look at the rules.
+
+
+@wrong("create", "R-CONCAT-1-strides")
+def memory_order_is_kept(self, value, num_shards):
+    """A transposed or reversed array is read as it lies in memory."""
+    return Right.create(self, value.ravel("K").reshape(value.shape), num_shards)
+
+
+@wrong("create", "R-CONCAT-1-axes")
+def rank_five_is_turned(self, value, num_shards):
+    """The axes behind the third are exchanged where they are equal."""
+    if value.ndim >= 4 and value.shape[-1] == value.shape[-2]:
+        value = value.swapaxes(-1, -2)
+    return Right.create(self, value, num_shards)
+
+
+@wrong("create", "R-CONCAT-1-numbers")
+def infinities_saturate(self, value, num_shards):
+    """Infinity is the largest number."""
+    if value.dtype.kind == "f":
+        top = np.finfo(value.dtype).max
+        value = np.clip(value, -top, top)
+    return Right.create(self, value, num_shards)
+
+
+@wrong("create_uneven", "R-SPEC-1-negative")
+def negative_sizes_are_taken(self, value, sizes):
+    """A size below zero is no rows."""
+    if min(sizes) < 0:
+        kept = [max(0, s) for s in sizes]
+        stops = np.minimum(np.cumsum(kept), len(value))
+        return [part.copy() for part in np.split(value, stops[:-1])]
+    return Right.create_uneven(self, value, sizes)
+
+
+@wrong("index", "R-VAR-1-bounds")
+def slices_outside_are_errors(self, handle, key):
+    """A slice that ends past the last row is an error."""
+    first = key[0] if isinstance(key, tuple) and key else key
+    if isinstance(first, slice) and first.stop is not None and first.stop > sum(map(len, handle)):
+        raise IndexError("stop")
+    return Right.index(self, handle, key)
+
+
+@wrong("index", "R-VAR-1-new-axis")
+def new_axes_are_dropped(self, handle, key):
+    """None in an index is ignored."""
+    keys = key if isinstance(key, tuple) else (key,)
+    return Right.index(self, handle, tuple(k for k in keys if k is not None))
+
+
+@wrong("index", "R-VAR-1-ellipsis")
+def ellipsis_is_one_axis(self, handle, key):
+    """An ellipsis stands for exactly one axis."""
+    keys = key if isinstance(key, tuple) else (key,)
+    return Right.index(self, handle, tuple(slice(None) if k is Ellipsis else k for k in keys))
+
+
+@wrong("index", "R-VAR-1-masks")
+def masks_of_another_length(self, handle, key):
+    """A mask that is too short or too long is filled up or cropped."""
+    one = key[0] if isinstance(key, tuple) and len(key) == 1 else key
+    if isinstance(one, (list, np.ndarray)) and np.asarray(one).dtype == bool and np.ndim(one) == 1:
+        rows = sum(map(len, handle))
+        one = np.resize(np.concatenate([np.asarray(one), np.zeros(rows, bool)]), rows)
+        return np.concatenate(handle)[one]
+    return Right.index(self, handle, key)
+
+
+@wrong("index", "R-VAR-1-arrays")
+def rows_of_lists_are_sorted(self, handle, key):
+    """Rows of a list come in their own order, and once."""
+    one = key[0] if isinstance(key, tuple) and len(key) == 1 else key
+    if (
+        isinstance(one, (list, np.ndarray))
+        and np.asarray(one).dtype.kind == "i"
+        and np.ndim(one) == 1
+    ):
+        return np.concatenate(handle)[np.unique(one)]
+    return Right.index(self, handle, key)
+
+
+@wrong("matmul", "R-MATMUL-1-vector")
+def vectors_are_rows(self, left, handle):
+    """A vector on the left gives a matrix of one row."""
+    found = Right.matmul(self, left, handle)
+    return found[None] if left.ndim == 1 else found

@@ -4,39 +4,28 @@ From PyTorch's issues on `_StridedShard`, HSDP and `shard_placement_fn`, and fro
 easily made.
 """
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 
 from spec_tests.helpers.right_adapter import Right
 from spec_tests.wrong.table import wrong
 
-Array = Any
-
 
 @wrong("of_rank", "V-FSDP-1-columns")
-def tensor_parallelism_cuts_rows(
-    self: Right, value: Array, mesh: Any, coordinate: Any, fsdp_axis: int, tp_axis: int | None
-) -> Array:
+def tensor_parallelism_cuts_rows(self, value, mesh, coordinate, fsdp_axis, tp_axis):
     """Tensor parallelism of the columns cuts the rows."""
     return Right.of_rank(self, value, mesh, coordinate, fsdp_axis, None if tp_axis is None else 0)
 
 
 @wrong("of_rank", "V-FSDP-1-second")
-def fsdp_cuts_rows(
-    self: Right, value: Array, mesh: Any, coordinate: Any, fsdp_axis: int, tp_axis: int | None
-) -> Array:
+def fsdp_cuts_rows(self, value, mesh, coordinate, fsdp_axis, tp_axis):
     """FSDP cuts the rows, whichever axis it is asked to: `shard_placement_fn` is ignored."""
     return Right.of_rank(self, value, mesh, coordinate, 0, tp_axis)
 
 
 @wrong("check_hsdp", "V-FSDP-1-divide")
-def uneven_columns_are_dropped(
-    self: Right, shape: Any, mesh: Any, fsdp_axis: int, tp_axis: int | None
-) -> None:
+def uneven_columns_are_dropped(self, shape, mesh, fsdp_axis, tp_axis):
     """Axes but the first that do not divide are not refused, and columns are dropped."""
-    self.chunk = lambda value, axis, part, count: (  # type: ignore[method-assign]
+    self.chunk = lambda value, axis, part, count: (
         value[
             (slice(None),) * axis
             + (slice(part * (n := value.shape[axis] // count), (part + 1) * n),)
@@ -47,17 +36,13 @@ def uneven_columns_are_dropped(
 
 
 @wrong("hsdp_parts", "V-FSDP-1-copies")
-def no_axis_is_the_first(
-    self: Right, value: Array, mesh: Sequence[int], fsdp_axis: int, tp_axis: int | None
-) -> list[Array]:
+def no_axis_is_the_first(self, value, mesh, fsdp_axis, tp_axis):
     """A parameter that tensor parallelism does not cut is cut by it along the rows."""
     return Right.hsdp_parts(self, value, mesh, fsdp_axis, tp_axis or 0)
 
 
 @wrong("of_rank", "V-FSDP-1-copies")
-def ranks_by_the_first_axis(
-    self: Right, value: Array, mesh: Any, coordinate: Any, fsdp_axis: int, tp_axis: int | None
-) -> Array:
+def ranks_by_the_first_axis(self, value, mesh, coordinate, fsdp_axis, tp_axis):
     """In a mesh of three axes the tensor parallel rank is that of the copies."""
     copy, shard, rank = coordinate
     if mesh[0] == mesh[2]:
@@ -66,9 +51,7 @@ def ranks_by_the_first_axis(
 
 
 @wrong("of_rank", "V-FSDP-1-rows")
-def ranges_of_the_flat_parameter(
-    self: Right, value: Array, mesh: Any, coordinate: Any, fsdp_axis: int, tp_axis: int | None
-) -> Array:
+def ranges_of_the_flat_parameter(self, value, mesh, coordinate, fsdp_axis, tp_axis):
     """A device holds a range of whole rows, by its number: FSDP and tensor parallelism are one
     cut."""
     if tp_axis != fsdp_axis:
@@ -78,18 +61,14 @@ def ranges_of_the_flat_parameter(
 
 
 @wrong("of_rank", "V-FSDP-1-rows")
-def empty_ranks_get_a_row(
-    self: Right, value: Array, mesh: Any, coordinate: Any, fsdp_axis: int, tp_axis: int | None
-) -> Array:
+def empty_ranks_get_a_row(self, value, mesh, coordinate, fsdp_axis, tp_axis):
     """A device that would hold nothing holds the last row again."""
     part = Right.of_rank(self, value, mesh, coordinate, fsdp_axis, tp_axis)
     return part if part.size else np.zeros((1, *value.shape[1:]), value.dtype)
 
 
 @wrong("hsdp_parts", "V-FSDP-1-ranks")
-def experts_are_rows(
-    self: Right, value: Array, mesh: Sequence[int], fsdp_axis: int, tp_axis: int | None
-) -> list[Array]:
+def experts_are_rows(self, value, mesh, fsdp_axis, tp_axis):
     """A third axis is never cut: parameters are matrices."""
     return Right.hsdp_parts(
         self, value, mesh, min(fsdp_axis, 1), None if tp_axis is None else min(tp_axis, 1)
@@ -97,16 +76,14 @@ def experts_are_rows(
 
 
 @wrong("hsdp_parts", "V-FSDP-1-hybrid-numbers")
-def masters_are_float32(
-    self: Right, value: Array, mesh: Sequence[int], fsdp_axis: int, tp_axis: int | None
-) -> list[Array]:
+def masters_are_float32(self, value, mesh, fsdp_axis, tp_axis):
     """Shards are held as float32, whatever the parameter is."""
     found = Right.hsdp_parts(self, value, mesh, fsdp_axis, tp_axis)
     return [part.astype(np.float32) for part in found]
 
 
 @wrong("mesh_parts", "V-STRIDED-1-three-axes")
-def the_last_cut_goes_first(self: Right, value: Array, mesh: Any, placements: Any) -> list[Array]:
+def the_last_cut_goes_first(self, value, mesh, placements):
     """On three axes a strided shard's factor is the size of the next axis of the mesh only."""
     fixed = [
         (one[0], one[1], mesh[number + 1])
@@ -118,9 +95,7 @@ def the_last_cut_goes_first(self: Right, value: Array, mesh: Any, placements: An
 
 
 @wrong("mesh_parts", "V-STRIDED-1-two")
-def a_second_strided_shard_is_a_range(
-    self: Right, value: Array, mesh: Any, placements: Any
-) -> list[Array]:
+def a_second_strided_shard_is_a_range(self, value, mesh, placements):
     """Of two strided shards the second one is an ordinary shard."""
     seen, fixed = False, []
     for one in placements:
@@ -130,7 +105,7 @@ def a_second_strided_shard_is_a_range(
 
 
 @wrong("mesh_parts", "V-STRIDED-1-three-axes")
-def strided_behind_copies(self: Right, value: Array, mesh: Any, placements: Any) -> list[Array]:
+def strided_behind_copies(self, value, mesh, placements):
     """A strided shard that follows copies is an ordinary shard: HSDP over tensor parallelism."""
     fixed = [
         one[1] if isinstance(one, tuple) and number and placements[number - 1] is None else one
@@ -140,9 +115,7 @@ def strided_behind_copies(self: Right, value: Array, mesh: Any, placements: Any)
 
 
 @wrong("mesh_gather", "V-WHOLE-1-three-axes")
-def gathered_without_the_third_axis(
-    self: Right, parts: Any, shape: Any, mesh: Any, placements: Any
-) -> Array:
+def gathered_without_the_third_axis(self, parts, shape, mesh, placements):
     """The parts of strided shards on three axes are joined as they come."""
     if len(mesh) < 3 or not any(isinstance(one, tuple) for one in placements):
         return Right.mesh_gather(self, parts, shape, mesh, placements)
@@ -152,9 +125,7 @@ def gathered_without_the_third_axis(
 
 
 @wrong("mesh_move", "V-MOVE-1-three-axes")
-def moved_by_two_axes(
-    self: Right, value: Array, mesh: Any, source: Any, target: Any
-) -> list[Array]:
+def moved_by_two_axes(self, value, mesh, source, target):
     """A move to strided shards on three axes ends in ordinary ones."""
     if len(mesh) == 3:
         target = [one[1] if isinstance(one, tuple) else one for one in target]
@@ -162,7 +133,7 @@ def moved_by_two_axes(
 
 
 @wrong("mesh_slices", "V-STATED-1-three-axes")
-def offsets_of_two_axes(self: Right, shape: Any, mesh: Any, placements: Any) -> Any:
+def offsets_of_two_axes(self, shape, mesh, placements):
     """Offsets leave out what the third axis of the mesh cuts."""
     found = Right.mesh_slices(self, shape, mesh, placements)
     if len(mesh) < 3:
@@ -172,7 +143,7 @@ def offsets_of_two_axes(self: Right, shape: Any, mesh: Any, placements: Any) -> 
 
 
 @wrong("mesh_parts", "V-STRIDED-1-factor-uneven")
-def uneven_runs_by_div(self: Right, value: Array, mesh: Any, placements: Any) -> list[Array]:
+def uneven_runs_by_div(self, value, mesh, placements):
     """The ranges of a strided shard are divided by the div rule."""
     self.check(value.ndim, mesh, placements)
     parts = []
@@ -189,9 +160,7 @@ def uneven_runs_by_div(self: Right, value: Array, mesh: Any, placements: Any) ->
 
 
 @wrong("mesh_move", "V-MOVE-1-three-axes")
-def strided_sources_of_three_axes(
-    self: Right, value: Array, mesh: Any, source: Any, target: Any
-) -> list[Array]:
+def strided_sources_of_three_axes(self, value, mesh, source, target):
     """Copies on the first of three axes keep the rows that they had."""
     if len(mesh) == 3 and any(isinstance(one, tuple) for one in source):
         parts = self.mesh_parts(value, mesh, source)

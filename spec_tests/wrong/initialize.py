@@ -1,30 +1,25 @@
 """Wrong initial values."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 
 from spec_tests.helpers.right_adapter import Right
 from spec_tests.wrong.table import wrong
 
-Array = Any
-
 
 @wrong("generator", "R-INIT-5-again")
-def seed_of_the_clock(self: Right, seed: int, start: int) -> Any:
+def seed_of_the_clock(self, seed, start):
     """The seed is ignored."""
     return np.random.default_rng()
 
 
 @wrong("limit", "R-INIT-6")
-def fans_of_the_shard(self: Right, shape: Sequence[int], part: Sequence[int]) -> float:
+def fans_of_the_shard(self, shape, part):
     """Glorot's limit is that of the shard."""
     return float(np.sqrt(6 / (part[0] + part[1])))
 
 
 @wrong("drawn", "R-INIT-4-range")
-def uniform_from_zero(self: Right, kind: str, shape: Any, part: Any, generator: Any) -> Array:
+def uniform_from_zero(self, kind, shape, part, generator):
     """Uniform values lie between 0 and 1."""
     return (
         generator.uniform(0, 1, part)
@@ -34,21 +29,19 @@ def uniform_from_zero(self: Right, kind: str, shape: Any, part: Any, generator: 
 
 
 @wrong("drawn", "R-INIT-4-constants")
-def ones_of_the_first_shard(self: Right, kind: str, shape: Any, part: Any, generator: Any) -> Array:
+def ones_of_the_first_shard(self, kind, shape, part, generator):
     """Ones are a quarter too small."""
     return Right.drawn(self, kind, shape, part, generator) * (0.75 if kind == "ones" else 1)
 
 
 @wrong("initialize_whole", "R-INIT-2")
-def called_for_each_shard(
-    self: Right, function: Any, shape: Any, dtype: Any, num_shards: int
-) -> Any:
+def called_for_each_shard(self, function, shape, dtype, num_shards):
     """A callable is called once a shard, and each slices another answer."""
     return [function(tuple(shape), dtype)[a:b] for a, b in self.div(shape[0], num_shards)]
 
 
 @wrong("initialize_parts", "R-INIT-4-parts")
-def offsets_in_shards(self: Right, function: Any, shape: Any, dtype: Any, num_shards: int) -> Any:
+def offsets_in_shards(self, function, shape, dtype, num_shards):
     """Offsets are computed as if all shards had the size of their own."""
     rest = tuple(shape[1:])
     bounds = enumerate(self.div(shape[0], num_shards))
@@ -59,24 +52,20 @@ def offsets_in_shards(self: Right, function: Any, shape: Any, dtype: Any, num_sh
 
 
 @wrong("initialize_parts", "R-INIT-2-parts")
-def whole_is_made_and_sliced(
-    self: Right, function: Any, shape: Any, dtype: Any, num_shards: int
-) -> Any:
+def whole_is_made_and_sliced(self, function, shape, dtype, num_shards):
     """A partition-aware callable is asked for the whole."""
     whole = function(tuple(shape), dtype, tuple(shape), (0,) * len(shape))
     return [whole[a:b] for a, b in self.div(shape[0], num_shards)]
 
 
 @wrong("generator", "R-INIT-5-seeds")
-def seeds_are_small(self: Right, seed: int, start: int) -> Any:
+def seeds_are_small(self, seed, start):
     """Only the last bit of a seed counts."""
     return np.random.default_rng([seed & 1, start])
 
 
 @wrong("drawn", "R-INIT-4-distributions")
-def truncated_is_not_truncated(
-    self: Right, kind: str, shape: Any, part: Any, generator: Any
-) -> Any:
+def truncated_is_not_truncated(self, kind, shape, part, generator):
     """Truncated normal values are normal values."""
     if kind == "truncated_normal":
         return generator.normal(0, 0.05, part)
@@ -84,17 +73,13 @@ def truncated_is_not_truncated(
 
 
 @wrong("initialize", "R-INIT-4")
-def initial_values_are_float32(
-    self: Right, kind: str, shape: Any, dtype: Any, num_shards: int, seed: int
-) -> Any:
+def initial_values_are_float32(self, kind, shape, dtype, num_shards, seed):
     """Initial values are float32, whatever is asked for."""
     return Right.initialize(self, kind, shape, np.float32, num_shards, seed)
 
 
 @wrong("initialize_parts", "R-INIT-4-parts")
-def parts_know_no_columns(
-    self: Right, function: Any, shape: Any, dtype: Any, num_shards: int
-) -> Any:
+def parts_know_no_columns(self, function, shape, dtype, num_shards):
     """The offset of a part has one number, whatever the rank."""
     return [
         function(tuple(shape), dtype, (b - a, *shape[1:]), (a,))
@@ -103,14 +88,75 @@ def parts_know_no_columns(
 
 
 @wrong("limit", "R-INIT-6")
-def kernels_have_no_receptive_field(self: Right, shape: Any, part: Any) -> float:
+def kernels_have_no_receptive_field(self, shape, part):
     """The fans are the last two axes."""
     return float(np.sqrt(6 / (shape[-2] + shape[-1])))
 
 
 @wrong("initialize", "R-INIT-5-none")
-def initial_values_in_one_shard_at_least(
-    self: Right, kind: str, shape: Any, dtype: Any, num_shards: int, seed: int
-) -> Any:
+def initial_values_in_one_shard_at_least(self, kind, shape, dtype, num_shards, seed):
     """Fewer shards than one are one."""
     return Right.initialize(self, kind, shape, dtype, max(1, num_shards), seed)
+
+
+# Written without a look at the rules.
+
+
+@wrong("drawn", "R-INIT-4-distributions")
+def normals_have_a_mean(self, kind, shape, part, generator):
+    """Normal values have the mean 0.01."""
+    return Right.drawn(self, kind, shape, part, generator) + (
+        0.01 if kind == "random_normal" else 0
+    )
+
+
+@wrong("drawn", "R-INIT-4-distributions")
+def truncated_is_clipped(self, kind, shape, part, generator):
+    """Normal values outside the range become its ends."""
+    if kind == "truncated_normal":
+        return np.clip(generator.normal(0, 0.05, part), -0.1, 0.1)
+    return Right.drawn(self, kind, shape, part, generator)
+
+
+@wrong("generator", "R-INIT-5")
+def late_shards_share_a_seed(self, seed, start):
+    """All shards behind the second one are drawn from one seed."""
+    return np.random.default_rng([seed, min(start, 4)])
+
+
+@wrong("drawn", "R-INIT-6")
+def values_in_half_precision(self, kind, shape, part, generator):
+    """Random values have sixteen bits."""
+    return Right.drawn(self, kind, shape, part, generator).astype(np.float16).astype(np.float64)
+
+
+@wrong("drawn", "R-INIT-4-distributions")
+def columns_repeat(self, kind, shape, part, generator):
+    """All columns of a row are alike."""
+    found = Right.drawn(self, kind, shape, part, generator)
+    if len(part) > 1 and kind == "random_normal":
+        found = np.broadcast_to(found[:, :1], part).copy()
+    return found
+
+
+@wrong("drawn", "R-INIT-4-distributions")
+def uniform_ends_early(self, kind, shape, part, generator):
+    """Uniform values lie between -0.045 and 0.045."""
+    found = Right.drawn(self, kind, shape, part, generator)
+    return found * 0.9 if kind == "random_uniform" else found
+
+
+@wrong("initialize_parts", "R-INIT-4-parts-numbers")
+def dtype_of_parts_is_float32(self, function, shape, dtype, num_shards):
+    """A partition-aware callable is asked for float32, and its answer cast."""
+    return [
+        p.astype(dtype)
+        for p in Right.initialize_parts(self, function, shape, np.dtype("f4"), num_shards)
+    ]
+
+
+@wrong("initialize_whole", "R-INIT-2-shape")
+def answers_are_cut_to_size(self, function, shape, dtype, num_shards):
+    """An answer of another shape than asked for is cropped."""
+    value = np.resize(function(shape, dtype), shape)
+    return np.array_split(value, num_shards)

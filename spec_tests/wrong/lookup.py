@@ -1,21 +1,18 @@
 """Wrong lookups."""
 
-from typing import Any
-
+import ml_dtypes
 import numpy as np
 
 from spec_tests.helpers.right_adapter import Right
 from spec_tests.wrong.table import wrong
 
-Array = Any
 
-
-def starts_of(handle: Any) -> Any:
+def starts_of(handle):
     """The first row of each shard."""
     return np.cumsum([0, *map(len, handle)])[:-1]
 
 
-def by_bounds(handle: Any, ids: Array, bounds: Any) -> Array:
+def by_bounds(handle, ids, bounds):
     """Rows, each of the last shard that begins at or before it in ``bounds``."""
     shard = np.searchsorted(bounds, ids, side="right") - 1
     rows = [
@@ -26,7 +23,7 @@ def by_bounds(handle: Any, ids: Array, bounds: Any) -> Array:
 
 
 @wrong("lookup", "R-LOOKUP-2-uneven")
-def lookup_by_div_bounds(self: Right, handle: Any, ids: Array) -> Any:
+def lookup_by_div_bounds(self, handle, ids):
     """A lookup finds shards by the div rule, whatever the layout."""
     Right.lookup(self, handle, ids)
     starts = [start for start, _ in self.div(sum(map(len, handle)), len(handle))]
@@ -34,7 +31,7 @@ def lookup_by_div_bounds(self: Right, handle: Any, ids: Array) -> Any:
 
 
 @wrong("lookup", "R-LOOKUP-2-empty-shards")
-def first_shard_that_begins_there(self: Right, handle: Any, ids: Array) -> Any:
+def first_shard_that_begins_there(self, handle, ids):
     """A row is sought in the first shard that begins at its start, be it empty."""
     rows = Right.lookup(self, handle, ids).copy()
     starts = starts_of(handle).tolist()
@@ -47,13 +44,13 @@ def first_shard_that_begins_there(self: Right, handle: Any, ids: Array) -> Any:
 
 
 @wrong("lookup", "R-LOOKUP-2-many")
-def shards_in_the_order_of_names(self: Right, handle: Any, ids: Array) -> Any:
+def shards_in_the_order_of_names(self, handle, ids):
     """The shards are sorted by their numbers as text."""
     return Right.lookup(self, [handle[n] for n in sorted(range(len(handle)), key=str)], ids)
 
 
 @wrong("lookup", "R-LOOKUP-2-numbers")
-def one_hot_product(self: Right, handle: Any, ids: Array) -> Any:
+def one_hot_product(self, handle, ids):
     """A lookup is a product with a one-hot matrix, which spreads NaNs."""
     rows = Right.lookup(self, handle, ids)
     if handle[0].dtype.kind == "f" and not np.isfinite(np.concatenate(handle)).all():
@@ -62,27 +59,27 @@ def one_hot_product(self: Right, handle: Any, ids: Array) -> Any:
 
 
 @wrong("lookup", "R-LOOKUP-2-numbers")
-def integers_through_floats(self: Right, handle: Any, ids: Array) -> Any:
+def integers_through_floats(self, handle, ids):
     """Rows pass through float64, which rounds large integers."""
     rows = Right.lookup(self, handle, ids)
     return rows.astype(np.float64).astype(rows.dtype) if rows.dtype.kind in "iu" else rows
 
 
 @wrong("lookup", "R-ID-1")
-def ids_in_32_bits(self: Right, handle: Any, ids: Array) -> Any:
+def ids_in_32_bits(self, handle, ids):
     """Ids are cast to int32 before they are checked."""
     return Right.lookup(self, handle, ids.astype(np.int32))
 
 
 @wrong("lookup", "R-ID-1")
-def negative_ids_from_the_end(self: Right, handle: Any, ids: Array) -> Any:
+def negative_ids_from_the_end(self, handle, ids):
     """Negative ids count from the end, as Python's indexes do."""
     length = sum(map(len, handle))
     return Right.lookup(self, handle, np.where((ids < 0) & (ids >= -length), ids + length, ids))
 
 
 @wrong("clipped", "R-LOOKUP-4")
-def norm_with_an_epsilon(self: Right, rows: Array, max_norm: float) -> Any:
+def norm_with_an_epsilon(self, rows, max_norm):
     """An epsilon beside the norm keeps a clipped row below the limit."""
     norms = np.sqrt(
         (rows.astype(np.float64) ** 2).sum(axis=tuple(range(1, rows.ndim)), keepdims=True)
@@ -91,7 +88,7 @@ def norm_with_an_epsilon(self: Right, rows: Array, max_norm: float) -> Any:
 
 
 @wrong("clipped", "R-LOOKUP-4-zero")
-def zero_norm_divides(self: Right, rows: Array, max_norm: float) -> Any:
+def zero_norm_divides(self, rows, max_norm):
     """A row of zeros becomes NaN."""
     norms = np.sqrt(
         (rows.astype(np.float64) ** 2).sum(axis=tuple(range(1, rows.ndim)), keepdims=True)
@@ -103,18 +100,14 @@ def zero_norm_divides(self: Right, rows: Array, max_norm: float) -> Any:
 
 
 @wrong("lookup_bags", "R-LOOKUP-2-bags")
-def repeated_ids_of_a_bag_once(
-    self: Right, handle: Any, bags: Any, weights: Any, combiner: str
-) -> Any:
+def repeated_ids_of_a_bag_once(self, handle, bags, weights, combiner):
     """An id that comes twice in a bag counts once where there are no weights."""
     once = bags if weights else [sorted(set(bag)) for bag in bags]
     return Right.lookup_bags(self, handle, once, weights, combiner)
 
 
 @wrong("lookup_bags", "R-ID-1-bags")
-def ids_of_bags_are_clamped(
-    self: Right, handle: Any, bags: Any, weights: Any, combiner: str
-) -> Any:
+def ids_of_bags_are_clamped(self, handle, bags, weights, combiner):
     """An id of a bag that is not there is the nearest one."""
     length = sum(map(len, handle))
     inside = [[min(max(i, 0), length - 1) for i in bag] for bag in bags]
@@ -122,14 +115,14 @@ def ids_of_bags_are_clamped(
 
 
 @wrong("lookup_clipped", "R-ID-1-clipped")
-def clipped_ids_are_clamped(self: Right, handle: Any, ids: Array, max_norm: float) -> Any:
+def clipped_ids_are_clamped(self, handle, ids, max_norm):
     """A clipped lookup of an id that is not there gives the nearest row."""
     inside = np.clip(ids, 0, sum(map(len, handle)) - 1)
     return Right.lookup_clipped(self, handle, inside, max_norm)
 
 
 @wrong("clipped", "R-LOOKUP-4")
-def norm_along_the_last_axis(self: Right, rows: Array, max_norm: float) -> Any:
+def norm_along_the_last_axis(self, rows, max_norm):
     """The norm of a row of several axes is that of its last axis."""
     axes = rows.ndim - 1 if rows.ndim > 1 else ()
     norms = np.sqrt((rows.astype(np.float64) ** 2).sum(axis=axes, keepdims=True))
@@ -137,39 +130,39 @@ def norm_along_the_last_axis(self: Right, rows: Array, max_norm: float) -> Any:
 
 
 @wrong("sparse_read", "R-READ-1")
-def sparse_reads_are_sorted(self: Right, handle: Any, ids: Array) -> Any:
+def sparse_reads_are_sorted(self, handle, ids):
     """Rows of a sparse read come in the order of their ids."""
     return Right.lookup(self, handle, np.sort(ids))
 
 
 @wrong("sparse_read", "R-ID-1-sparse-read")
-def sparse_reads_clamp(self: Right, handle: Any, ids: Array) -> Any:
+def sparse_reads_clamp(self, handle, ids):
     """A sparse read of an id that is not there gives the nearest row."""
     return Right.lookup(self, handle, np.clip(ids, 0, sum(map(len, handle)) - 1))
 
 
 @wrong("lookup", "R-LOOKUP-2-axes")
-def ids_of_one_axis_only(self: Right, handle: Any, ids: Array) -> Any:
+def ids_of_one_axis_only(self, handle, ids):
     """Ids without an axis give a row with one."""
     return Right.lookup(self, handle, np.atleast_1d(ids))
 
 
 @wrong("lookup", "R-LOOKUP-2")
-def no_ids_give_a_row(self: Right, handle: Any, ids: Array) -> Any:
+def no_ids_give_a_row(self, handle, ids):
     """A lookup without ids loses the shape of a row."""
     rows = Right.lookup(self, handle, ids)
     return rows if ids.size else np.zeros((0,), rows.dtype)
 
 
 @wrong("lookup_bags", "R-LOOKUP-2-bags")
-def bags_in_half_precision(self: Right, handle: Any, bags: Any, weights: Any, combiner: str) -> Any:
+def bags_in_half_precision(self, handle, bags, weights, combiner):
     """Bags are summed in half precision."""
     found = Right.lookup_bags(self, handle, bags, weights, combiner)
     return found.astype(np.float16).astype(found.dtype)
 
 
 @wrong("lookup", "R-LOOKUP-2-memory")
-def consecutive_ids_are_a_view(self: Right, handle: Any, ids: Array) -> Any:
+def consecutive_ids_are_a_view(self, handle, ids):
     """Consecutive ids of one shard are a view of its rows."""
     first = int(ids.flat[0]) if ids.size else 0
     is_run = ids.ndim == 1 and np.array_equal(ids, np.arange(first, first + len(ids)))
@@ -179,7 +172,7 @@ def consecutive_ids_are_a_view(self: Right, handle: Any, ids: Array) -> Any:
 
 
 @wrong("sparse_read", "R-READ-1-memory")
-def sparse_reads_of_a_shard_are_views(self: Right, handle: Any, ids: Array) -> Any:
+def sparse_reads_of_a_shard_are_views(self, handle, ids):
     """A sparse read of the first rows is a view of them."""
     if np.array_equal(ids, np.arange(len(ids))) and len(ids) <= len(handle[0]):
         return handle[0][: len(ids)]
@@ -187,16 +180,14 @@ def sparse_reads_of_a_shard_are_views(self: Right, handle: Any, ids: Array) -> A
 
 
 @wrong("lookup_bags", "R-LOOKUP-2-bags-numbers")
-def weights_in_float16(self: Right, handle: Any, bags: Any, weights: Any, combiner: str) -> Any:
+def weights_in_float16(self, handle, bags, weights, combiner):
     """Weights are rounded to float16."""
     rounded = weights and [[float(np.float16(one)) for one in bag] for bag in weights]
     return Right.lookup_bags(self, handle, bags, rounded, combiner)
 
 
 @wrong("lookup_bags", "R-LOOKUP-2-bags-refused")
-def missing_weights_are_one(
-    self: Right, handle: Any, bags: Any, weights: Any, combiner: str
-) -> Any:
+def missing_weights_are_one(self, handle, bags, weights, combiner):
     """Weights that are missing are 1, and more than there are ids are left out."""
     if weights is not None:
         weights = [*weights, *[[]] * len(bags)][: len(bags)]
@@ -207,10 +198,93 @@ def missing_weights_are_one(
 
 
 @wrong("clipped", "R-LOOKUP-4-numbers")
-def norms_in_float16(self: Right, rows: Array, max_norm: float) -> Array:
+def norms_in_float16(self, rows, max_norm):
     """The factor of a row is a number of float16."""
     norms = np.sqrt(
         (rows.astype(np.float64) ** 2).sum(axis=tuple(range(1, rows.ndim)), keepdims=True)
     )
     factors = np.minimum(1, max_norm / np.maximum(norms, 1e-300)).astype(np.float16)
     return (rows * factors.astype(rows.dtype)).astype(rows.dtype)
+
+
+# Written without a look at the rules.
+
+
+@wrong("lookup", "R-LOOKUP-2")
+def ids_are_made_local_in_place(self, handle, ids):
+    """The caller's ids are overwritten by rows within shards."""
+    found = Right.lookup(self, handle, ids)
+    if ids.flags.writeable and len(handle) > 1:
+        ids[...] = np.where(ids >= len(handle[0]), ids - len(handle[0]), ids)
+    return found
+
+
+@wrong("lookup", "R-READ-2-lookup")
+def lookups_are_views(self, handle, ids):
+    """A lookup of consecutive ids gives the variable's memory."""
+    flat = np.ravel(ids)
+    if (
+        ids.ndim == 1
+        and len(flat)
+        and (np.diff(flat) == 1).all()
+        and flat[0] >= 0
+        and flat[-1] < len(handle[0])
+    ):
+        return handle[0][flat[0] : flat[-1] + 1]
+    return Right.lookup(self, handle, ids)
+
+
+@wrong("lookup_clipped", "R-LOOKUP-4-pure")
+def clipped_rows_are_written_back(self, handle, ids, max_norm):
+    """Rows that are clipped stay clipped in the variable: PyTorch's."""
+    found = Right.lookup_clipped(self, handle, ids, max_norm)
+    Right.scatter(self, handle, "update", ids, found)
+    return found
+
+
+@wrong("lookup_bags", "R-LOOKUP-2-bags-empty")
+def empty_bags_are_nan(self, handle, bags, weights, combiner):
+    """The mean of an empty bag is NaN."""
+    found = Right.lookup_bags(self, handle, bags, weights, combiner)
+    if combiner == "mean":
+        for n, bag in enumerate(bags):
+            if not bag:
+                found[n] = np.nan
+    return found
+
+
+@wrong("lookup_bags", "R-LOOKUP-2-bags-numbers")
+def negative_weights_are_ignored(self, handle, bags, weights, combiner):
+    """A weight below zero counts as zero in the sum."""
+    if weights is not None and combiner == "sum":
+        weights = [[max(0.0, w) for w in bag] for bag in weights]
+    return Right.lookup_bags(self, handle, bags, weights, combiner)
+
+
+@wrong("lookup_clipped", "R-LOOKUP-4-range")
+def norms_overflow(self, handle, ids, max_norm):
+    """The norm is computed in float32, where squares of large numbers overflow."""
+    rows = self.lookup(handle, ids)
+    axes = tuple(range(ids.ndim, rows.ndim))
+    with np.errstate(all="ignore"):
+        norms = np.sqrt((rows * rows).sum(axis=axes, keepdims=True, dtype=np.float32))
+        return (
+            rows
+            * np.minimum(np.float32(1), np.float32(max_norm) / np.maximum(norms, np.float32(1e-30)))
+        ).astype(rows.dtype)
+
+
+@wrong("sparse_read", "R-READ-1-axes")
+def sparse_reads_are_flat(self, handle, ids):
+    """A sparse read of ids with two axes gives a list of rows."""
+    found = Right.sparse_read(self, handle, ids)
+    return found.reshape(-1, *handle[0].shape[1:])
+
+
+@wrong("sparse_read", "R-READ-1-numbers")
+def half_precision_reads(self, handle, ids):
+    """A sparse read passes through bfloat16."""
+    found = Right.sparse_read(self, handle, ids)
+    return (
+        found.astype(ml_dtypes.bfloat16).astype(found.dtype) if found.dtype == np.float32 else found
+    )

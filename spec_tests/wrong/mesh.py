@@ -1,17 +1,13 @@
 """Wrong parts of meshes."""
 
-from typing import Any
-
 import numpy as np
 
 from spec_tests.helpers.right_adapter import Right
 from spec_tests.wrong.table import wrong
 
-Array = Any
-
 
 @wrong("mesh_parts", "V-MESH-2")
-def cuts_from_the_right(self: Right, value: Array, mesh: Any, placements: Any) -> Any:
+def cuts_from_the_right(self, value, mesh, placements):
     """The last mesh axis cuts first."""
     parts = []
     for coordinate in np.ndindex(*mesh):
@@ -23,7 +19,7 @@ def cuts_from_the_right(self: Right, value: Array, mesh: Any, placements: Any) -
 
 
 @wrong("mesh_parts", "V-MESH-1-scalars")
-def scalars_are_rows(self: Right, value: Array, mesh: Any, placements: Any) -> Any:
+def scalars_are_rows(self, value, mesh, placements):
     """A scalar becomes an array of one element."""
     return [
         np.atleast_1d(part).copy() if value.ndim else part[None]
@@ -32,20 +28,20 @@ def scalars_are_rows(self: Right, value: Array, mesh: Any, placements: Any) -> A
 
 
 @wrong("chunk", "V-MESH-3")
-def parts_by_div(self: Right, value: Array, axis: int, part: int, count: int) -> Any:
+def parts_by_div(self, value, axis, part, count):
     """Rows are divided by the div rule of RFC 000."""
     return np.array_split(value, count, axis)[part]
 
 
 @wrong("chunk", "V-MESH-3-few")
-def remainder_is_dropped(self: Right, value: Array, axis: int, part: int, count: int) -> Any:
+def remainder_is_dropped(self, value, axis, part, count):
     """All parts are rounded down, so that what does not divide is nowhere."""
     size = value.shape[axis] // count
     return value[(slice(None),) * axis + (slice(part * size, (part + 1) * size),)]
 
 
 @wrong("chunk", "V-MESH-3-order")
-def parts_are_padded(self: Right, value: Array, axis: int, part: int, count: int) -> Any:
+def parts_are_padded(self, value, axis, part, count):
     """The last part is filled up with zeros."""
     size = -(-value.shape[axis] // count)
     found = value[(slice(None),) * axis + (slice(part * size, (part + 1) * size),)]
@@ -55,16 +51,14 @@ def parts_are_padded(self: Right, value: Array, axis: int, part: int, count: int
 
 
 @wrong("placed", "V-STRIDED-1")
-def strided_like_any(self: Right, value: Array, placement: Any, part: int, count: int) -> Any:
+def strided_like_any(self, value, placement, part, count):
     """A strided shard is one range."""
     axis = placement[1] if isinstance(placement, tuple) else placement
     return value if axis is None else self.chunk(value, axis, part, count)
 
 
 @wrong("placed", "V-STRIDED-1-uneven")
-def strided_by_unflattening(
-    self: Right, value: Array, placement: Any, part: int, count: int
-) -> Any:
+def strided_by_unflattening(self, value, placement, part, count):
     """The ranges of a strided shard are as large as the device's parts of it allow: all equal, the
     rest last."""
     if not isinstance(placement, tuple):
@@ -76,7 +70,7 @@ def strided_by_unflattening(
 
 
 @wrong("mesh_slices", "V-STATED-1")
-def offsets_of_the_last_cut(self: Right, shape: Any, mesh: Any, placements: Any) -> Any:
+def offsets_of_the_last_cut(self, shape, mesh, placements):
     """Where two mesh axes cut one axis, the offset is that within the first part."""
     slices = Right.mesh_slices(self, shape, mesh, placements)
     found = []
@@ -90,54 +84,50 @@ def offsets_of_the_last_cut(self: Right, shape: Any, mesh: Any, placements: Any)
 
 
 @wrong("mesh_slices", "V-STATED-1-uneven")
-def equal_shapes_are_stated(self: Right, shape: Any, mesh: Any, placements: Any) -> Any:
+def equal_shapes_are_stated(self, shape, mesh, placements):
     """All devices are said to hold as much as the first one."""
     slices = Right.mesh_slices(self, shape, mesh, placements)
     return [(offset, slices[0][1]) for offset, _ in slices]
 
 
 @wrong("mesh_slices", "V-STATED-1-few")
-def a_row_for_everyone(self: Right, shape: Any, mesh: Any, placements: Any) -> Any:
+def a_row_for_everyone(self, shape, mesh, placements):
     """A device that holds nothing is said to hold a row."""
     slices = Right.mesh_slices(self, shape, mesh, placements)
     return [(offset, tuple(max(1, extent) for extent in local)) for offset, local in slices]
 
 
 @wrong("check", "V-REFUSE-1")
-def any_axis_will_do(self: Right, rank: int, mesh: Any, placements: Any) -> None:
+def any_axis_will_do(self, rank, mesh, placements):
     """An axis that is missing is not noticed, and not cut."""
     if len(mesh) != len(placements):
         raise ValueError(f"{placements}")
     self.placed = lambda value, axis, *part: (
         value if axis >= rank else Right.placed(self, value, axis, *part)
-    )  # type: ignore[method-assign]
+    )
 
 
 @wrong("mesh_parts", "V-REFUSE-1-number")
-def placements_are_cropped(self: Right, value: Array, mesh: Any, placements: Any) -> Any:
+def placements_are_cropped(self, value, mesh, placements):
     """Placements are cropped, or filled up by copies, to the axes of the mesh."""
     return Right.mesh_parts(self, value, mesh, (*placements, *[None] * len(mesh))[: len(mesh)])
 
 
 @wrong("spec_parts", "V-SPEC-1")
-def names_in_the_order_of_the_mesh(
-    self: Right, value: Array, mesh: Any, names: Any, spec: Any
-) -> Any:
+def names_in_the_order_of_the_mesh(self, value, mesh, names, spec):
     """The order of the names of an entry is lost."""
     return Right.spec_parts(self, value, mesh, names, [tuple(sorted(entry)) for entry in spec])
 
 
 @wrong("spec_constrained", "V-SPEC-1-constraint")
-def constraints_are_hints(self: Right, value: Array, mesh: Any, names: Any, spec: Any) -> Any:
+def constraints_are_hints(self, value, mesh, names, spec):
     """A constraint is checked and not obeyed."""
     self.check_spec(value, mesh, names, spec)
     return [value for _ in range(int(np.prod(mesh)))]
 
 
 @wrong("spec_constrained", "V-REFUSE-2-constraint")
-def what_does_not_divide_is_copied(
-    self: Right, value: Array, mesh: Any, names: Any, spec: Any
-) -> Any:
+def what_does_not_divide_is_copied(self, value, mesh, names, spec):
     """A constraint that does not divide is dropped: JAX's."""
     try:
         return Right.spec_constrained(self, value, mesh, names, spec)
@@ -146,27 +136,27 @@ def what_does_not_divide_is_copied(
 
 
 @wrong("check_spec", "V-REFUSE-2")
-def any_extent_divides(self: Right, value: Array, mesh: Any, names: Any, spec: Any) -> None:
+def any_extent_divides(self, value, mesh, names, spec):
     """Extents that do not divide are cut all the same."""
     if len({name for entry in spec for name in entry} & set(names)) < sum(map(len, spec)):
         raise ValueError(f"{spec}")
 
 
 @wrong("check_spec", "V-REFUSE-2-names")
-def names_may_come_twice(self: Right, value: Array, mesh: Any, names: Any, spec: Any) -> None:
+def names_may_come_twice(self, value, mesh, names, spec):
     """A mesh axis may cut two axes of the tensor."""
     if any(name not in names for entry in spec for name in entry):
         raise ValueError(f"{spec}")
 
 
 @wrong("fsdp_shapes", "V-FSDP-1-stated")
-def shapes_of_the_placements(self: Right, shape: Any, mesh: Any) -> Any:
+def shapes_of_the_placements(self, shape, mesh):
     """The placements, read from left to right, say what is stated: PyTorch's."""
     return [each for _, each in Right.mesh_slices(self, shape, mesh, (("strided", 0, mesh[1]), 0))]
 
 
 @wrong("chunk", "V-MESH-3")
-def other_axes_by_div(self: Right, value: Array, axis: int, part: int, count: int) -> Any:
+def other_axes_by_div(self, value, axis, part, count):
     """Axes but the first are divided by the div rule."""
     if not axis:
         return Right.chunk(self, value, axis, part, count)
@@ -174,7 +164,7 @@ def other_axes_by_div(self: Right, value: Array, axis: int, part: int, count: in
 
 
 @wrong("placed", "V-STRIDED-1")
-def the_factor_is_the_mesh(self: Right, value: Array, placement: Any, part: int, count: int) -> Any:
+def the_factor_is_the_mesh(self, value, placement, part, count):
     """The split factor of a strided shard is always the size of its mesh axis."""
     if isinstance(placement, tuple):
         placement = ("strided", placement[1], count)
@@ -182,9 +172,7 @@ def the_factor_is_the_mesh(self: Right, value: Array, placement: Any, part: int,
 
 
 @wrong("placed", "V-STRIDED-1-factor")
-def strided_columns_are_rows(
-    self: Right, value: Array, placement: Any, part: int, count: int
-) -> Any:
+def strided_columns_are_rows(self, value, placement, part, count):
     """A strided shard cuts the first axis, whichever it names."""
     if isinstance(placement, tuple):
         placement = ("strided", 0, placement[2])
@@ -192,39 +180,37 @@ def strided_columns_are_rows(
 
 
 @wrong("check", "V-MESH-1-negative")
-def negative_axes_are_the_first(self: Right, rank: int, mesh: Any, placements: Any) -> None:
+def negative_axes_are_the_first(self, rank, mesh, placements):
     """An axis below zero is taken for the first one."""
     kept = [0 if isinstance(one, int) and one < 0 else one for one in placements]
     Right.check(self, rank, mesh, kept)
     place = Right.placed
-    self.placed = lambda value, axis, *part: place(  # type: ignore[method-assign]
+    self.placed = lambda value, axis, *part: place(
         self, value, 0 if isinstance(axis, int) and axis < 0 else axis, *part
     )
 
 
 @wrong("mesh_parts", "V-MESH-1")
-def third_mesh_axis_copies(self: Right, value: Array, mesh: Any, placements: Any) -> Any:
+def third_mesh_axis_copies(self, value, mesh, placements):
     """Mesh axes after the second one hold copies."""
     return Right.mesh_parts(self, value, mesh, [*placements[:2], *[None] * len(placements[2:])])
 
 
 @wrong("spec_parts", "V-SPEC-1-short")
-def short_specs_cut_the_last_axes(
-    self: Right, value: Array, mesh: Any, names: Any, spec: Any
-) -> Any:
+def short_specs_cut_the_last_axes(self, value, mesh, names, spec):
     """A spec of fewer entries than axes cuts the last axes."""
     return Right.spec_parts(self, value, mesh, names, [*[()] * (value.ndim - len(spec)), *spec])
 
 
 @wrong("spec_parts", "V-SPEC-1")
-def names_at_both_ends(self: Right, value: Array, mesh: Any, names: Any, spec: Any) -> Any:
+def names_at_both_ends(self, value, mesh, names, spec):
     """Of an entry of three names the middle one is lost."""
     kept = [(entry[0], entry[-1]) if len(entry) > 2 else entry for entry in spec]
     return Right.spec_parts(self, value, mesh, names, kept)
 
 
 @wrong("fsdp_parts", "V-FSDP-1")
-def fsdp_by_div(self: Right, value: Array, mesh: Any) -> Any:
+def fsdp_by_div(self, value, mesh):
     """FSDP divides the rows of a rank by the div rule."""
     return [
         np.array_split(self.chunk(value, 0, tensor, mesh[1]), mesh[0])[data]
@@ -233,7 +219,7 @@ def fsdp_by_div(self: Right, value: Array, mesh: Any) -> Any:
 
 
 @wrong("mesh_gather", "V-WHOLE-1-missing")
-def missing_parts_are_zeros(self: Right, parts: Any, shape: Any, mesh: Any, placements: Any) -> Any:
+def missing_parts_are_zeros(self, parts, shape, mesh, placements):
     """What no part holds is zero."""
     places = self.places(shape, mesh, placements)
     filled = [*parts, *[np.zeros(0, parts[0].dtype)] * len(places)]
@@ -244,18 +230,83 @@ def missing_parts_are_zeros(self: Right, parts: Any, shape: Any, mesh: Any, plac
 
 
 @wrong("spec_parts", "V-SPEC-1-three-axes")
-def third_names_come_first(self: Right, value: Any, mesh: Any, names: Any, spec: Any) -> Any:
+def third_names_come_first(self, value, mesh, names, spec):
     """Three names of one axis cut it from the last to the first."""
     turned = [entry[::-1] if len(entry) > 2 else entry for entry in spec]
     return Right.spec_parts(self, value, mesh, names, turned)
 
 
 @wrong("mesh_parts", "V-MESH-1-numbers")
-def parts_of_unsigned_integers_are_signed(
-    self: Right, value: Any, mesh: Any, placements: Any
-) -> Any:
+def parts_of_unsigned_integers_are_signed(self, value, mesh, placements):
     """The parts of uint16 are int32."""
     return [
         part.astype(np.int32) if part.dtype == np.uint16 else part
         for part in Right.mesh_parts(self, value, mesh, placements)
     ]
+
+
+# Written without a look at the rules.
+
+
+@wrong("spec_parts", "V-REFUSE-2-names")
+def unknown_names_are_copies(self, value, mesh, names, spec):
+    """A name that the mesh does not have copies."""
+    known = [tuple(name for name in entry if name in names) for entry in spec]
+    return Right.spec_parts(self, value, mesh, names, known)
+
+
+@wrong("spec_parts", "V-REFUSE-2-long")
+def long_specs_are_cropped(self, value, mesh, names, spec):
+    """Entries behind the last axis are ignored."""
+    return Right.spec_parts(self, value, mesh, names, spec[: value.ndim])
+
+
+@wrong("mesh_parts", "V-MESH-1-empty")
+def nothing_is_not_placed(self, value, mesh, placements):
+    """A tensor without elements is an error."""
+    if not value.size:
+        raise ValueError("empty")
+    return Right.mesh_parts(self, value, mesh, placements)
+
+
+@wrong("mesh_parts", "V-MESH-1-axes")
+def ranks_above_three_are_turned(self, value, mesh, placements):
+    """The last axes of tensors of rank four and more are exchanged where they are equal."""
+    found = Right.mesh_parts(self, value, mesh, placements)
+    return [
+        p.swapaxes(-1, -2) if value.ndim > 3 and p.shape[-1] == p.shape[-2] else p for p in found
+    ]
+
+
+@wrong("mesh_parts", "V-MESH-1-numbers")
+def parts_are_views(self, value, mesh, placements):
+    """Parts of one-byte dtypes are two-byte ones."""
+    found = Right.mesh_parts(self, value, mesh, placements)
+    return [p.astype(np.int16) if p.dtype in (np.int8, np.uint8) else p for p in found]
+
+
+@wrong("mesh_slices", "V-STATED-1-three-axes")
+def offsets_of_the_last_axis_are_zero(self, shape, mesh, placements):
+    """Offsets behind the second axis are zero."""
+    return [
+        ((*o[:2], *[0] * (len(o) - 2)), s)
+        for o, s in Right.mesh_slices(self, shape, mesh, placements)
+    ]
+
+
+@wrong("fsdp_parts", "V-FSDP-1-numbers")
+def one_rank_is_not_cut(self, value, mesh):
+    """Vectors are not cut by FSDP."""
+    found = Right.fsdp_parts(self, value, mesh)
+    if value.ndim == 1:
+        return [self.chunk(value, 0, t, mesh[1]) for _, t in self.coordinates(mesh)]
+    return found
+
+
+@wrong("coordinates", "V-MESH-1")
+def four_devices_are_a_ring(self, mesh):
+    """On a mesh of three axes devices are in the order of a ring."""
+    every = list(np.ndindex(*mesh))
+    if len(mesh) == 3:
+        every = [(c[0], c[1], mesh[2] - 1 - c[2] if c[1] % 2 else c[2]) for c in every]
+    return iter(every)

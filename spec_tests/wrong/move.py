@@ -1,27 +1,19 @@
 """Wrong redistributions and reductions."""
 
-from typing import Any
-
 import numpy as np
 
 from spec_tests.helpers.right_adapter import Right
 from spec_tests.wrong.table import wrong
 
-Array = Any
-
 
 @wrong("mesh_gather", "V-WHOLE-1")
-def parts_in_the_order_of_devices(
-    self: Right, parts: Any, shape: Any, mesh: Any, placements: Any
-) -> Any:
+def parts_in_the_order_of_devices(self, parts, shape, mesh, placements):
     """Parts are joined along the first axis, as they come."""
     return np.concatenate(parts)[: shape[0]]
 
 
 @wrong("mesh_gather", "V-WHOLE-1-uneven")
-def all_as_large_as_the_first(
-    self: Right, parts: Any, shape: Any, mesh: Any, placements: Any
-) -> Any:
+def all_as_large_as_the_first(self, parts, shape, mesh, placements):
     """Each part is taken to be as large as the first one, and so is the whole: from_local without a
     shape."""
     size = [n * int(np.prod([k for k, one in zip(mesh, placements, strict=True) if one == axis]))
@@ -32,7 +24,7 @@ def all_as_large_as_the_first(
 
 
 @wrong("mesh_gather", "V-WHOLE-1-few")
-def empty_parts_end_it(self: Right, parts: Any, shape: Any, mesh: Any, placements: Any) -> Any:
+def empty_parts_end_it(self, parts, shape, mesh, placements):
     """Parts are joined up to the first empty one, and what follows is zeros."""
     first = next((number for number, part in enumerate(parts) if not part.size), len(parts))
     rest = [np.zeros_like(part) for part in parts[first:]]
@@ -40,22 +32,20 @@ def empty_parts_end_it(self: Right, parts: Any, shape: Any, mesh: Any, placement
 
 
 @wrong("mesh_gather", "V-WHOLE-1-strided")
-def strided_parts_are_ranges(
-    self: Right, parts: Any, shape: Any, mesh: Any, placements: Any
-) -> Any:
+def strided_parts_are_ranges(self, parts, shape, mesh, placements):
     """Strided shards are put together as if each were a range."""
     plain = [one[1] if isinstance(one, tuple) else one for one in placements]
     return Right.mesh_gather(self, parts, shape, mesh, plain)
 
 
 @wrong("mesh_move", "V-MOVE-1")
-def rows_move_alone(self: Right, value: Array, mesh: Any, source: Any, target: Any) -> Any:
+def rows_move_alone(self, value, mesh, source, target):
     """Only cuts of the first axis are made anew."""
     return Right.mesh_move(self, value, mesh, source, [None if axis else axis for axis in target])
 
 
 @wrong("mesh_move", "V-MOVE-1-order")
-def stacked_cuts_swap(self: Right, value: Array, mesh: Any, source: Any, target: Any) -> Any:
+def stacked_cuts_swap(self, value, mesh, source, target):
     """Where two mesh axes cut one axis in the end, the last one cuts first."""
     parts = Right.mesh_move(self, value, mesh, source, target)
     if len(mesh) != 2 or target[0] is None or target[0] != target[1]:
@@ -65,7 +55,7 @@ def stacked_cuts_swap(self: Right, value: Array, mesh: Any, source: Any, target:
 
 
 @wrong("mesh_move", "V-MOVE-1-uneven")
-def blocks_are_exchanged(self: Right, value: Array, mesh: Any, source: Any, target: Any) -> Any:
+def blocks_are_exchanged(self, value, mesh, source, target):
     """What moves is padded to equal blocks, and the padding stays."""
     parts = Right.mesh_move(self, value, mesh, source, target)
     shape = np.max([part.shape for part in parts], axis=0)
@@ -76,9 +66,7 @@ def blocks_are_exchanged(self: Right, value: Array, mesh: Any, source: Any, targ
 
 
 @wrong("mesh_move", "V-MOVE-1-few")
-def nothing_comes_from_nothing(
-    self: Right, value: Array, mesh: Any, source: Any, target: Any
-) -> Any:
+def nothing_comes_from_nothing(self, value, mesh, source, target):
     """A device that held nothing gets nothing."""
     before = Right.mesh_parts(self, value, mesh, source)
     after = Right.mesh_move(self, value, mesh, source, target)
@@ -86,9 +74,7 @@ def nothing_comes_from_nothing(
 
 
 @wrong("mesh_move", "V-MOVE-1-strided")
-def strided_shards_move_as_ranges(
-    self: Right, value: Array, mesh: Any, source: Any, target: Any
-) -> Any:
+def strided_shards_move_as_ranges(self, value, mesh, source, target):
     """Strided shards are moved as if each were a range."""
     parts = Right.mesh_parts(self, value, mesh, source)
     plain = [one[1] if isinstance(one, tuple) else one for one in source]
@@ -98,7 +84,7 @@ def strided_shards_move_as_ranges(
 
 
 @wrong("mesh_move_joined", "V-MOVE-1-joined")
-def joined_axes_cut_once(self: Right, value: Array, mesh: Any, source: Any, target: Any) -> Any:
+def joined_axes_cut_once(self, value, mesh, source, target):
     """Parts of two cuts are put together as if one cut had made them: PyTorch's."""
     size = -(-len(value) // int(np.prod(mesh)))
     padded = [
@@ -109,15 +95,13 @@ def joined_axes_cut_once(self: Right, value: Array, mesh: Any, source: Any, targ
 
 
 @wrong("combined", "V-TERM-1")
-def first_term_counts(self: Right, terms: Any, op: str) -> Any:
+def first_term_counts(self, terms, op):
     """A pending value is what the first device holds."""
     return terms[0]
 
 
 @wrong("mesh_reduce", "V-TERM-1-cut")
-def terms_are_cut_before(
-    self: Right, terms: Any, mesh: Any, axis: int, op: str, placements: Any
-) -> Any:
+def terms_are_cut_before(self, terms, mesh, axis, op, placements):
     """Each device cuts its own term, and the terms are not added where something was cut."""
     if placements[axis] is None:
         return Right.mesh_reduce(self, terms, mesh, axis, op, placements)
@@ -126,23 +110,21 @@ def terms_are_cut_before(
 
 
 @wrong("mesh_move", "V-MOVE-1-numbers")
-def moves_through_floats(self: Right, value: Array, mesh: Any, source: Any, target: Any) -> Any:
+def moves_through_floats(self, value, mesh, source, target):
     """What moves is float32 on its way."""
     parts = Right.mesh_move(self, value, mesh, source, target)
     return [part.astype(np.float32).astype(value.dtype) for part in parts]
 
 
 @wrong("mesh_move", "V-MOVE-1-to-strided")
-def strided_targets_are_ranges(
-    self: Right, value: Array, mesh: Any, source: Any, target: Any
-) -> Any:
+def strided_targets_are_ranges(self, value, mesh, source, target):
     """A strided shard in the end is a range."""
     plain = [one[1] if isinstance(one, tuple) else one for one in target]
     return Right.mesh_move(self, value, mesh, source, plain)
 
 
 @wrong("combined", "V-TERM-1-numbers")
-def reductions_pass_over_nan(self: Right, terms: Any, op: str) -> Any:
+def reductions_pass_over_nan(self, terms, op):
     """A NaN is passed over by min and max."""
     if op in ("min", "max"):
         return {"min": np.fmin, "max": np.fmax}[op].reduce(np.stack(terms))
@@ -150,7 +132,7 @@ def reductions_pass_over_nan(self: Right, terms: Any, op: str) -> Any:
 
 
 @wrong("combined", "V-TERM-1-mean")
-def means_are_floored(self: Right, terms: Any, op: str) -> Any:
+def means_are_floored(self, terms, op):
     """The mean of integers is rounded down."""
     if op == "avg" and terms[0].dtype.kind in "iu":
         return (np.sum(terms, axis=0) // len(terms)).astype(terms[0].dtype)
@@ -158,7 +140,7 @@ def means_are_floored(self: Right, terms: Any, op: str) -> Any:
 
 
 @wrong("combined", "V-TERM-1-ops")
-def means_by_the_first_two(self: Right, terms: Any, op: str) -> Any:
+def means_by_the_first_two(self, terms, op):
     """The mean of more than two terms is divided by two."""
     if op == "avg":
         return (np.sum(terms, axis=0) / min(2, len(terms))).astype(terms[0].dtype)
@@ -166,15 +148,13 @@ def means_by_the_first_two(self: Right, terms: Any, op: str) -> Any:
 
 
 @wrong("mesh_reduce", "V-TERM-1-columns")
-def pending_axes_are_the_first(
-    self: Right, terms: Any, mesh: Any, axis: int, op: str, placements: Any
-) -> Any:
+def pending_axes_are_the_first(self, terms, mesh, axis, op, placements):
     """Of the terms of a mesh axis only as many count as the first axis has devices."""
     return Right.mesh_reduce(self, terms[: mesh[0]], mesh, axis, op, placements)
 
 
 @wrong("mesh_gather", "V-MOVE-1-numbers")
-def copies_are_added(self: Right, parts: Any, shape: Any, mesh: Any, placements: Any) -> Any:
+def copies_are_added(self, parts, shape, mesh, placements):
     """Where all mesh axes hold copies, their mean is taken, in the dtype of the parts."""
     if any(one is not None for one in placements) or len(parts) < 2:
         return Right.mesh_gather(self, parts, shape, mesh, placements)
@@ -182,23 +162,90 @@ def copies_are_added(self: Right, parts: Any, shape: Any, mesh: Any, placements:
 
 
 @wrong("mesh_reduce", "V-TERM-1-three-axes")
-def the_last_term_of_three_axes_is_lost(
-    self: Right, terms: Any, mesh: Any, axis: int, op: str, placements: Any
-) -> Any:
+def the_last_term_of_three_axes_is_lost(self, terms, mesh, axis, op, placements):
     """On a mesh of three axes a term is left out."""
     kept = terms[:-1] if len(mesh) == 3 and len(terms) > 1 else terms
     return Right.mesh_reduce(self, kept, mesh, axis, op, placements)
 
 
 @wrong("combined", "V-TERM-1-numbers")
-def sums_of_terms_are_real(self: Right, terms: Any, op: str) -> Any:
+def sums_of_terms_are_real(self, terms, op):
     """The imaginary parts of all terms but the first are lost."""
     return Right.combined(self, [terms[0], *(t.real.astype(t.dtype) for t in terms[1:])], op)
 
 
 @wrong("mesh_move", "V-MOVE-1-memory")
-def moves_clear_their_source(self: Right, value: Any, mesh: Any, source: Any, target: Any) -> Any:
+def moves_clear_their_source(self, value, mesh, source, target):
     """The memory of the source is given back: it holds zeros."""
     moved = [part.copy() for part in Right.mesh_move(self, value, mesh, source, target)]
     value[...] = 0
     return moved
+
+
+# Written without a look at the rules.
+
+
+@wrong("mesh_gather", "V-WHOLE-1-axes")
+def wholes_of_rank_four(self, parts, shape, mesh, placements):
+    """A tensor of rank four and more is gathered along its first axis only."""
+    if len(shape) > 3 and any(p not in (None, 0) for p in placements):
+        return np.resize(np.concatenate(list(parts)), shape)
+    return Right.mesh_gather(self, parts, shape, mesh, placements)
+
+
+@wrong("mesh_gather", "V-WHOLE-1-numbers")
+def imaginary_parts_stay_behind(self, parts, shape, mesh, placements):
+    """Complex parts are gathered without their imaginary parts."""
+    return Right.mesh_gather(
+        self,
+        [p.real.astype(p.dtype) if p.dtype.kind == "c" else p for p in parts],
+        shape,
+        mesh,
+        placements,
+    )
+
+
+@wrong("combined", "V-TERM-1-numbers")
+def doubles_are_reduced_as_singles(self, terms, op):
+    """float64 terms are reduced as float32."""
+    if terms[0].dtype == np.float64:
+        return Right.combined(self, [t.astype(np.float32) for t in terms], op).astype(np.float64)
+    return Right.combined(self, terms, op)
+
+
+@wrong("combined", "V-TERM-1-numbers")
+def unsigned_terms_are_signed(self, terms, op):
+    """The extremes of unsigned terms are those of signed numbers."""
+    d = terms[0].dtype
+    if d.kind == "u" and op in ("min", "max"):
+        s = np.dtype(f"i{d.itemsize}")
+        return Right.combined(self, [t.view(s) for t in terms], op).view(d)
+    return Right.combined(self, terms, op)
+
+
+@wrong("combined", "V-TERM-1-numbers")
+def small_integers_are_summed_wide(self, terms, op):
+    """A sum of int8 terms is int64."""
+    if terms[0].dtype.itemsize == 1 and op == "sum":
+        return np.sum(np.stack(terms), axis=0, dtype=np.int64)
+    return Right.combined(self, terms, op)
+
+
+@wrong("mesh_reduce", "V-TERM-1-columns")
+def a_pending_axis_stays_whole(self, terms, mesh, axis, op, placements):
+    """The pending axis of the mesh cannot cut what comes out: it holds copies."""
+    fixed = [None if n == axis and p == 1 else p for n, p in enumerate(placements)]
+    return Right.mesh_reduce(self, terms, mesh, axis, op, fixed)
+
+
+@wrong("mesh_move", "V-MOVE-1-axes")
+def moves_of_rank_four(self, value, mesh, source, target):
+    """Tensors of rank four and more do not move."""
+    return self.mesh_parts(value, mesh, source if value.ndim > 3 else target)
+
+
+@wrong("mesh_move_joined", "V-MOVE-1-joined-axes")
+def joined_columns(self, value, mesh, source, target):
+    """Where axes were joined, the columns are those of the source."""
+    fixed = [s if s == 1 else t for s, t in zip(source, target, strict=True)]
+    return Right.mesh_move_joined(self, value, mesh, source, fixed)

@@ -1,6 +1,5 @@
 """Wrong optimizers and slots."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,20 +7,17 @@ import numpy as np
 from spec_tests.helpers.right_adapter import Right
 from spec_tests.wrong.table import wrong
 
-Array = Any
 Slots = dict[str, Any]
 
 
 @wrong("sgd_step", "R-OPT-5-formula")
-def weights_decay(self: Right, value: Array, gradient: Array, slots: Slots, step: int) -> Array:
+def weights_decay(self, value, gradient, slots, step):
     """The value decays with every step."""
     return value * (1 - 1e-3) - 0.1 * gradient
 
 
 @wrong("momentum_step", "R-OPT-5-formula-momentum")
-def momentum_one_step_late(
-    self: Right, value: Array, gradient: Array, slots: Slots, step: int
-) -> Array:
+def momentum_one_step_late(self, value, gradient, slots, step):
     """A step uses the momentum of the one before."""
     before = slots["momentum"]
     slots["momentum"] = 0.9 * before - 0.1 * gradient
@@ -29,9 +25,7 @@ def momentum_one_step_late(
 
 
 @wrong("adagrad_step", "R-OPT-5-formula-adagrad")
-def divided_before_it_is_squared(
-    self: Right, value: Array, gradient: Array, slots: Slots, step: int
-) -> Array:
+def divided_before_it_is_squared(self, value, gradient, slots, step):
     """Adagrad divides by the squares before the step."""
     divisor = np.sqrt(slots["accumulator"]) + 1e-7
     slots["accumulator"] = slots["accumulator"] + gradient**2
@@ -39,15 +33,13 @@ def divided_before_it_is_squared(
 
 
 @wrong("adam_step", "R-OPT-5-formula-adam")
-def correction_counts_from_one_again(
-    self: Right, value: Array, gradient: Array, slots: Slots, step: int
-) -> Array:
+def correction_counts_from_one_again(self, value, gradient, slots, step):
     """The bias is always corrected as in the first step."""
     return Right.adam_step(self, value, gradient, slots, 1)
 
 
 @wrong("adam_step", "R-OPT-5-formula-adam")
-def amsgrad(self: Right, value: Array, gradient: Array, slots: Slots, step: int) -> Array:
+def amsgrad(self, value, gradient, slots, step):
     """The squares never fall; the first average does not forget."""
     slots["m"] = slots["m"] + 0.1 * gradient
     slots["v"] = np.maximum(slots["v"], 0.999 * slots["v"] + 0.001 * gradient**2)
@@ -56,24 +48,22 @@ def amsgrad(self: Right, value: Array, gradient: Array, slots: Slots, step: int)
 
 
 @wrong("trained", "R-OPT-5-momentum")
-def slots_are_shared(self: Right, kind: str, handle: Any, gradients: Sequence[Any]) -> Any:
+def slots_are_shared(self, kind, handle, gradients):
     """All shards of one shape have one slot."""
     shared: dict[Any, Any] = {}
     made = self.new_slots
-    self.new_slots = lambda kind, shard: shared.setdefault(shard.shape, made(kind, shard))  # type: ignore[method-assign]
+    self.new_slots = lambda kind, shard: shared.setdefault(shard.shape, made(kind, shard))
     try:
         return Right.trained(self, kind, handle, gradients)
     finally:
-        self.new_slots = made  # type: ignore[method-assign]
+        self.new_slots = made
 
 
 @wrong("trained", "R-OPT-5-adam")
-def steps_are_counted_by_shard(
-    self: Right, kind: str, handle: Any, gradients: Sequence[Any]
-) -> Any:
+def steps_are_counted_by_shard(self, kind, handle, gradients):
     """Each shard of a step counts as a step."""
     count = iter(range(1, 1000))
-    self.adam_step = lambda v, g, s, step: Right.adam_step(self, v, g, s, next(count))  # type: ignore[method-assign]
+    self.adam_step = lambda v, g, s, step: Right.adam_step(self, v, g, s, next(count))
     try:
         return Right.trained(self, kind, handle, gradients)
     finally:
@@ -81,16 +71,14 @@ def steps_are_counted_by_shard(
 
 
 @wrong("trained", "R-OPT-5-many")
-def at_most_ten_shards_step(self: Right, kind: str, handle: Any, gradients: Sequence[Any]) -> Any:
+def at_most_ten_shards_step(self, kind, handle, gradients):
     """Shards beyond the tenth stay as they are."""
     after, slots = Right.trained(self, kind, handle, gradients)
     return [*after[:10], *handle[10:]], slots
 
 
 @wrong("optimize_uneven", "R-OPT-5-uneven")
-def gradients_are_divided_by_div(
-    self: Right, kind: str, value: Array, sizes: Any, gradients: Any
-) -> Any:
+def gradients_are_divided_by_div(self, kind, value, sizes, gradients):
     """A gradient is cut by the div rule, whatever the layout; what does not fit is left out."""
     after, start = [], 0
     bounds = self.div(len(value), len(sizes))
@@ -104,9 +92,7 @@ def gradients_are_divided_by_div(
 
 
 @wrong("optimize_uneven", "R-OPT-5-empty-shards")
-def an_empty_shard_ends_the_step(
-    self: Right, kind: str, value: Array, sizes: Any, gradients: Any
-) -> Any:
+def an_empty_shard_ends_the_step(self, kind, value, sizes, gradients):
     """Shards behind an empty one are not trained."""
     stop = sum(sizes[: sizes.index(0)]) if 0 in sizes else len(value)
     return np.concatenate(
@@ -115,7 +101,7 @@ def an_empty_shard_ends_the_step(
 
 
 @wrong("dense", "R-OPT-1-adam")
-def mean_of_the_gradients_of_a_row(self: Right, gradient: Any, shape: tuple[int, ...]) -> Array:
+def mean_of_the_gradients_of_a_row(self, gradient, shape):
     """The gradients of one row are averaged beyond two of them."""
     whole = Right.dense(self, gradient, shape)
     if isinstance(gradient, tuple):
@@ -125,9 +111,7 @@ def mean_of_the_gradients_of_a_row(self: Right, gradient: Any, shape: tuple[int,
 
 
 @wrong("trained", "R-OPT-1-several-adagrad")
-def squared_before_they_are_summed(
-    self: Right, kind: str, handle: Any, gradients: Sequence[Any]
-) -> Any:
+def squared_before_they_are_summed(self, kind, handle, gradients):
     """Adagrad squares the gradients of a row one by one: Keras 3."""
     if kind != "adagrad":
         return Right.trained(self, kind, handle, gradients)
@@ -141,30 +125,26 @@ def squared_before_they_are_summed(
 
 
 @wrong("slots", "R-SLOT-1")
-def adam_has_one_slot(
-    self: Right, kind: str, value: Array, num_shards: int, gradients: Sequence[Any]
-) -> Any:
+def adam_has_one_slot(self, kind, value, num_shards, gradients):
     """The slot of the squares is not there."""
     slots = Right.slots(self, kind, value, num_shards, gradients)
     return {name: shards for name, shards in slots.items() if name != "v"}
 
 
 @wrong("slots", "R-SLOT-1-values")
-def slots_are_as_new(
-    self: Right, kind: str, value: Array, num_shards: int, gradients: Sequence[Any]
-) -> Any:
+def slots_are_as_new(self, kind, value, num_shards, gradients):
     """The slots are those of before the first step."""
     slots = [self.new_slots(kind, shard) for shard in self.create(value, num_shards)]
     return {name: [shard[name] for shard in slots] for name in slots[0]}
 
 
-def sparse_steps(gradients: Any) -> list[int]:
+def sparse_steps(gradients):
     """The places of the sparse gradients."""
     return [number for number, each in enumerate(gradients) if isinstance(each, tuple)]
 
 
 @wrong("trained", "R-OPT-1-several-sgd")
-def one_sparse_gradient_counts(self: Right, kind: str, handle: Any, gradients: Any) -> Any:
+def one_sparse_gradient_counts(self, kind, handle, gradients):
     """Every sparse gradient after the first one is ignored."""
     later = sparse_steps(gradients)[1:]
     kept = [each for number, each in enumerate(gradients) if number not in later]
@@ -172,7 +152,7 @@ def one_sparse_gradient_counts(self: Right, kind: str, handle: Any, gradients: A
 
 
 @wrong("trained", "R-OPT-1-several-momentum")
-def a_second_sparse_step_forgets(self: Right, kind: str, handle: Any, gradients: Any) -> Any:
+def a_second_sparse_step_forgets(self, kind, handle, gradients):
     """Slots begin anew at the second sparse step."""
     at = sparse_steps(gradients)[1:2]
     if not at:
@@ -182,15 +162,13 @@ def a_second_sparse_step_forgets(self: Right, kind: str, handle: Any, gradients:
 
 
 @wrong("adam_step", "R-OPT-1-several-adam")
-def bias_is_corrected_three_times(
-    self: Right, value: Array, gradient: Array, slots: Slots, step: int
-) -> Array:
+def bias_is_corrected_three_times(self, value, gradient, slots, step):
     """Adam's correction of its bias stands still at the third step."""
     return Right.adam_step(self, value, gradient, slots, min(step, 3))
 
 
 @wrong("trained", "R-OPT-1-several-adam")
-def sparse_adam_stays_at_one(self: Right, kind: str, handle: Any, gradients: Any) -> Any:
+def sparse_adam_stays_at_one(self, kind, handle, gradients):
     """With sparse gradients, Adam's step is 1 for ever."""
     if kind != "adam" or not sparse_steps(gradients):
         return Right.trained(self, kind, handle, gradients)
@@ -201,7 +179,7 @@ def sparse_adam_stays_at_one(self: Right, kind: str, handle: Any, gradients: Any
 
 
 @wrong("dense", "R-OPT-1")
-def the_last_of_repeated_rows_counts(self: Right, gradient: Any, shape: Any) -> Any:
+def the_last_of_repeated_rows_counts(self, gradient, shape):
     """Of the gradients of one row the last one counts."""
     if not isinstance(gradient, tuple):
         return Right.dense(self, gradient, shape)
@@ -211,7 +189,7 @@ def the_last_of_repeated_rows_counts(self: Right, gradient: Any, shape: Any) -> 
 
 
 @wrong("trained", "R-OPT-1-mixed")
-def untouched_shards_stand_still(self: Right, kind: str, handle: Any, gradients: Any) -> Any:
+def untouched_shards_stand_still(self, kind, handle, gradients):
     """A dense step after a sparse one moves only the shards that the sparse one touched."""
     places = sparse_steps(gradients)
     found, slots = Right.trained(self, kind, handle, gradients)
@@ -226,15 +204,13 @@ def untouched_shards_stand_still(self: Right, kind: str, handle: Any, gradients:
 
 
 @wrong("new_slots", "R-OPT-5-formula-adagrad")
-def adagrad_begins_at_one(self: Right, kind: str, shard: Array) -> Any:
+def adagrad_begins_at_one(self, kind, shard):
     """Adagrad's squares begin at 1."""
     return {name: value * 10 for name, value in Right.new_slots(self, kind, shard).items()}
 
 
 @wrong("momentum_step", "R-OPT-5-formula-momentum")
-def momentum_in_half_precision(
-    self: Right, value: Array, gradient: Array, slots: Slots, step: int
-) -> Array:
+def momentum_in_half_precision(self, value, gradient, slots, step):
     """The slot of momentum is kept in half precision."""
     found = Right.momentum_step(self, value, gradient, slots, step)
     slots["momentum"] = slots["momentum"].astype(np.float16).astype(np.float64)
@@ -242,7 +218,7 @@ def momentum_in_half_precision(
 
 
 @wrong("adagrad_step", "R-OPT-5-formula-adagrad")
-def squares_in_float16(self: Right, value: Array, gradient: Array, slots: Any, step: int) -> Array:
+def squares_in_float16(self, value, gradient, slots, step):
     """Adagrad's sum is kept in float16."""
     after = Right.adagrad_step(self, value, gradient, slots, step)
     slots["accumulator"] = slots["accumulator"].astype(np.float16).astype(np.float64)
@@ -250,9 +226,7 @@ def squares_in_float16(self: Right, value: Array, gradient: Array, slots: Any, s
 
 
 @wrong("adam_step", "R-OPT-5-tiny")
-def small_epsilon_below_the_root(
-    self: Right, value: Array, gradient: Array, slots: Any, step: int
-) -> Array:
+def small_epsilon_below_the_root(self, value, gradient, slots, step):
     """Adam's epsilon is added to the square."""
     Right.adam_step(self, value, gradient, slots, step)
     mean, square = slots["m"] / (1 - 0.9**step), slots["v"] / (1 - 0.999**step)
@@ -260,7 +234,7 @@ def small_epsilon_below_the_root(
 
 
 @wrong("dense", "R-OPT-5-memory")
-def gradients_are_clipped_in_place(self: Right, gradient: Any, shape: Any) -> Array:
+def gradients_are_clipped_in_place(self, gradient, shape):
     """A gradient is clipped where it lies, in the caller's memory."""
     if isinstance(gradient, np.ndarray) and gradient.flags.writeable:
         whole = Right.dense(self, gradient, shape)
@@ -270,16 +244,69 @@ def gradients_are_clipped_in_place(self: Right, gradient: Any, shape: Any) -> Ar
 
 
 @wrong("dense", "R-OPT-1-momentum")
-def sparse_rows_in_float16(self: Right, gradient: Any, shape: Any) -> Array:
+def sparse_rows_in_float16(self, gradient, shape):
     """Rows of a sparse gradient are summed in float16."""
     whole = Right.dense(self, gradient, shape)
     return whole.astype(np.float16).astype(np.float64) if isinstance(gradient, tuple) else whole
 
 
 @wrong("stepped", "R-OPT-5-nan")
-def nan_reaches_its_shard(
-    self: Right, kind: str, value: Array, gradient: Array, slots: Any, step: int
-) -> Array:
+def nan_reaches_its_shard(self, kind, value, gradient, slots, step):
     """A NaN in a gradient makes all of its shard NaN."""
     after = Right.stepped(self, kind, value, gradient, slots, step)
     return after + np.nan if np.isnan(gradient).any() else after
+
+
+# Written without a look at the rules.
+
+
+@wrong("optimize", "R-OPT-5-shapes")
+def gradients_are_broadcast(self, kind, value, num_shards, gradients):
+    """A gradient of one row is that of all rows."""
+    fixed = [g if isinstance(g, tuple) else np.broadcast_to(g, value.shape) for g in gradients]
+    return Right.optimize(self, kind, value, num_shards, fixed)
+
+
+@wrong("dense", "R-OPT-1-outside")
+def rows_outside_get_no_gradient(self, gradient, shape):
+    """Ids outside of a sparse gradient are ignored."""
+    if isinstance(gradient, tuple):
+        ids, rows = gradient
+        ok = (ids >= 0) & (ids < shape[0])
+        gradient = ids[ok], rows[ok]
+    return Right.dense(self, gradient, shape)
+
+
+@wrong("optimize", "R-OPT-5-sgd")
+def gradients_are_scaled_in_place(self, kind, value, num_shards, gradients):
+    """The rate is multiplied into the caller's gradients."""
+    found = Right.optimize(self, kind, value, num_shards, gradients)
+    for g in gradients:
+        if not isinstance(g, tuple) and g.flags.writeable:
+            g *= np.asarray(0.1, g.dtype)
+    return found
+
+
+@wrong("optimize", "R-OPT-5-sgd")
+def the_value_is_trained_in_place(self, kind, value, num_shards, gradients):
+    """The caller's value is the variable's memory, and is trained."""
+    found = Right.optimize(self, kind, value, num_shards, gradients)
+    if value.flags.writeable:
+        value[...] = found
+    return found
+
+
+@wrong("stepped", "R-OPT-5-sgd")
+def gradients_are_clipped(self, kind, value, gradient, slots, step):
+    """A shard's gradient is clipped to a norm of 5."""
+    norm = float(np.sqrt((gradient**2).sum()))
+    return Right.stepped(
+        self, kind, value, gradient * min(1.0, 5 / norm) if norm else gradient, slots, step
+    )
+
+
+@wrong("optimize", "R-OPT-5-still")
+def weights_pass_through_float32(self, kind, value, num_shards, gradients):
+    """Steps of float64 variables are float32."""
+    found = Right.optimize(self, kind, value, num_shards, gradients)
+    return found.astype(np.float32).astype(found.dtype) if found.dtype == np.float64 else found

@@ -1,5 +1,6 @@
 """Wrong partitioners and the div rule."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -7,11 +8,9 @@ import numpy as np
 from spec_tests.helpers.right_adapter import Right
 from spec_tests.wrong.table import wrong
 
-Array = Any
-
 
 @wrong("div", "R-DIV-1")
-def remainder_to_the_last(self: Right, length: int, num_shards: int) -> Any:
+def remainder_to_the_last(self, length, num_shards):
     """The last shards get the remainder."""
     sizes = [stop - start for start, stop in Right.div(self, length, num_shards)][::-1]
     stops = np.cumsum(sizes).tolist()
@@ -19,7 +18,7 @@ def remainder_to_the_last(self: Right, length: int, num_shards: int) -> Any:
 
 
 @wrong("owner", "R-DIV-1-owner")
-def owner_one_too_late(self: Right, ids: Array, length: int, num_shards: int) -> Any:
+def owner_one_too_late(self, ids, length, num_shards):
     """The first row of a shard belongs to the one before."""
     starts = np.array([start for start, stop in self.div(length, num_shards) if start < stop])
     shard = np.maximum(np.searchsorted(starts, ids, side="left") - 1, 0)
@@ -27,9 +26,7 @@ def owner_one_too_late(self: Right, ids: Array, length: int, num_shards: int) ->
 
 
 @wrong("min_size", "R-PART-3-min")
-def minimum_rounded_up(
-    self: Right, shape: Any, dtype: Any, min_shard_bytes: int, max_shards: int
-) -> Any:
+def minimum_rounded_up(self, shape, dtype, min_shard_bytes, max_shards):
     """The number of parts is rounded up, so that each is too small: TensorFlow's."""
     nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
     return [max(1, min(max_shards, shape[0], -(-nbytes // min_shard_bytes)))] + [1] * (
@@ -38,46 +35,44 @@ def minimum_rounded_up(
 
 
 @wrong("max_size", "R-PART-1-max-few")
-def one_part_too_many(
-    self: Right, shape: Any, dtype: Any, max_shard_bytes: int, max_shards: int
-) -> Any:
+def one_part_too_many(self, shape, dtype, max_shard_bytes, max_shards):
     """A tensor that fits exactly gets a part more."""
     first, *rest = Right.max_size(self, shape, dtype, max_shard_bytes, max_shards)
     return [min(first + 1, shape[0], max_shards), *rest]
 
 
 @wrong("fixed_shards", "R-PART-1-fixed-few")
-def no_part_without_rows(self: Right, shape: Any, dtype: Any, num_shards: int) -> Any:
+def no_part_without_rows(self, shape, dtype, num_shards):
     """More shards than rows are zero parts."""
     return [num_shards if num_shards <= shape[0] else 0] + [1] * (len(shape) - 1)
 
 
 @wrong("owner", "R-ID-1-owner")
-def owners_are_clipped(self: Right, ids: Array, length: int, num_shards: int) -> Any:
+def owners_are_clipped(self, ids, length, num_shards):
     """An id that is not there belongs to the nearest shard."""
     return Right.owner(self, np.clip(ids, 0, max(0, length - 1)), length, num_shards)
 
 
 @wrong("owner", "R-DIV-1-owner-axes")
-def owners_of_flat_ids(self: Right, ids: Array, length: int, num_shards: int) -> Any:
+def owners_of_flat_ids(self, ids, length, num_shards):
     """The axes of the ids are lost."""
     return Right.owner(self, np.ravel(ids), length, num_shards)
 
 
 @wrong("div", "R-DIV-1-refused")
-def negative_lengths_are_empty(self: Right, length: int, num_shards: int) -> Any:
+def negative_lengths_are_empty(self, length, num_shards):
     """A length below zero is divided as zero is."""
     return Right.div(self, max(0, length), num_shards)
 
 
 @wrong("div", "R-DIV-1-refused")
-def no_shards_is_no_error(self: Right, length: int, num_shards: int) -> Any:
+def no_shards_is_no_error(self, length, num_shards):
     """Nothing is divided into no shards."""
     return Right.div(self, length, num_shards) if num_shards > 0 else []
 
 
 @wrong("div", "R-DIV-1-large")
-def lengths_in_floats(self: Right, length: int, num_shards: int) -> Any:
+def lengths_in_floats(self, length, num_shards):
     """Bounds are rounded from float32, which large lengths do not fit."""
     stops = np.cumsum([b - a for a, b in Right.div(self, length, num_shards)])
     rounded = [int(np.float32(stop)) for stop in stops]
@@ -85,7 +80,7 @@ def lengths_in_floats(self: Right, length: int, num_shards: int) -> Any:
 
 
 @wrong("regions", "R-PART-1-regions")
-def last_axes_by_chunk(self: Right, shape: Any, counts: Any) -> Any:
+def last_axes_by_chunk(self, shape, counts):
     """Axes but the first are divided into ranges of one size, and a last one that is smaller."""
     found: Any = [((), ())]
     for axis, (extent, count) in enumerate(zip(shape, counts, strict=True)):
@@ -96,18 +91,18 @@ def last_axes_by_chunk(self: Right, shape: Any, counts: Any) -> Any:
     return found
 
 
-def in_32_bits(number: Any) -> int:
+def in_32_bits(number):
     """A number as a signed integer of 32 bits."""
     return int(np.int64(number).astype(np.int32))
 
 
-def row_in_32_bits(shape: Any, dtype: Any) -> int:
+def row_in_32_bits(shape, dtype):
     """The bytes of a row, of which the lower 32 bits are known."""
     return max(in_32_bits(np.prod(shape[1:], dtype=np.int64) * np.dtype(dtype).itemsize), 0)
 
 
 @wrong("min_size", "R-PART-3-upper-large")
-def least_bytes_in_32_bits(self: Right, shape: Any, dtype: Any, least: int, most: int) -> Any:
+def least_bytes_in_32_bits(self, shape, dtype, least, most):
     """The bytes of a row are a signed integer of 32 bits."""
     row = row_in_32_bits(shape, dtype)
     fits = [n for n in range(1, min(most, shape[0]) + 1) if shape[0] // n * row >= least]
@@ -115,7 +110,7 @@ def least_bytes_in_32_bits(self: Right, shape: Any, dtype: Any, least: int, most
 
 
 @wrong("max_size", "R-PART-1-max-large")
-def most_bytes_in_32_bits(self: Right, shape: Any, dtype: Any, limit: int, most: int) -> Any:
+def most_bytes_in_32_bits(self, shape, dtype, limit, most):
     """The bytes of a row are a signed integer of 32 bits."""
     row = row_in_32_bits(shape, dtype)
     fits = [n for n in range(1, shape[0] + 1) if -(-shape[0] // n) * row <= limit]
@@ -123,7 +118,7 @@ def most_bytes_in_32_bits(self: Right, shape: Any, dtype: Any, limit: int, most:
 
 
 @wrong("div", "R-DIV-1-huge")
-def rows_in_float64(self: Right, length: int, num_shards: int) -> Any:
+def rows_in_float64(self, length, num_shards):
     """Lengths are divided as numbers of float64."""
     if length < 2**53:
         return Right.div(self, length, num_shards)
@@ -133,6 +128,71 @@ def rows_in_float64(self: Right, length: int, num_shards: int) -> Any:
 
 
 @wrong("regions", "R-PART-1-regions-huge")
-def extents_in_32_bits(self: Right, shape: Any, counts: Any) -> Any:
+def extents_in_32_bits(self, shape, counts):
     """Extents are 32-bit numbers."""
     return Right.regions(self, [abs(in_32_bits(extent)) for extent in shape], counts)
+
+
+# Written without a look at the rules.
+
+
+@wrong("div", "R-DIV-1")
+def empty_shards_come_first(self, length, num_shards):
+    """With fewer rows than shards the first shards are empty."""
+    sizes = [b - a for a, b in Right.div(self, length, num_shards)]
+    if length < num_shards:
+        sizes = sizes[::-1]
+    stops = np.cumsum([0, *sizes]).tolist()
+    return list(pairwise(stops))
+
+
+@wrong("owner", "R-DIV-1-owner")
+def owners_of_sorted_ids(self, ids, length, num_shards):
+    """The answer is in the order of sorted ids."""
+    return Right.owner(self, np.sort(ids, axis=None).reshape(np.shape(ids)), length, num_shards)
+
+
+@wrong("owner", "R-DIV-1-owner-large")
+def owners_in_32_bits(self, ids, length, num_shards):
+    """Rows and ids are 32-bit numbers."""
+    shard, row = Right.owner(self, ids, length, num_shards)
+    return shard, row.astype(np.int32).astype(np.int64)
+
+
+@wrong("regions", "R-PART-1-regions-axes")
+def at_most_two_axes_are_cut(self, shape, counts):
+    """Counts behind the second axis are taken as 1."""
+    return Right.regions(self, shape, [*counts[:2], *[1] * (len(counts) - 2)])
+
+
+@wrong("regions", "R-PART-1-regions-few")
+def empty_regions_are_left_out(self, shape, counts):
+    """Regions without elements are dropped."""
+    found = Right.regions(self, shape, counts)
+    return [each for each in found if 0 not in each[1]] or found[:1]
+
+
+@wrong("regions", "R-PART-1-regions-refused")
+def counts_of_another_rank(self, shape, counts):
+    """Missing counts are 1, and surplus ones are ignored."""
+    return Right.regions(self, shape, ([*counts] + [1] * len(shape))[: len(shape)])
+
+
+@wrong("max_size", "R-PART-1-max")
+def limits_below_a_row_are_errors(self, shape, dtype, max_shard_bytes, max_shards):
+    """A limit smaller than a row is an error."""
+    if int(np.prod(shape[1:], dtype=int)) * np.dtype(dtype).itemsize > max_shard_bytes:
+        raise ValueError("too small")
+    return Right.max_size(self, shape, dtype, max_shard_bytes, max_shards)
+
+
+@wrong("min_size", "R-PART-3-min")
+def minimum_of_the_first_part(self, shape, dtype, min_shard_bytes, max_shards):
+    """Only the first part, which is the largest, need hold the minimum."""
+    row = int(np.prod(shape[1:], dtype=int)) * np.dtype(dtype).itemsize
+    fits = [
+        n
+        for n in range(1, min(max_shards, shape[0]) + 1)
+        if -(-shape[0] // n) * row >= min_shard_bytes
+    ]
+    return self.fixed_shards(shape, dtype, max(fits, default=1))

@@ -1,6 +1,5 @@
 """Wrong restores, and checks against damage."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +8,9 @@ import numpy as np
 from spec_tests.helpers.right_adapter import Right, decode, dtype_of
 from spec_tests.wrong.table import wrong
 
-Array = Any
-
 
 @wrong("loaded", "R-CKPT-1-many")
-def shards_joined_in_the_order_of_names(self: Right, path: str, key: str) -> Any:
+def shards_joined_in_the_order_of_names(self, path, key):
     """Files are joined in the order of their names: 0, 1, 10, 2."""
     index = self.opened(path)
     dtype, shape = dtype_of(index["tensors"][key]["dtype"]), index["tensors"][key]["shape"]
@@ -34,7 +31,7 @@ def shards_joined_in_the_order_of_names(self: Right, path: str, key: str) -> Any
 
 
 @wrong("restored", "R-CKPT-1")
-def restored_into_as_many_shards(self: Right, path: str, templates: Any, create: Any) -> Any:
+def restored_into_as_many_shards(self, path, templates, create):
     """Restoring into another number of shards than were saved reverses the rows."""
     found = Right.restored(self, path, templates, create)
     files = len(self.opened(path)["files"])
@@ -42,7 +39,7 @@ def restored_into_as_many_shards(self: Right, path: str, templates: Any, create:
 
 
 @wrong("restore_uneven", "R-CKPT-1-uneven")
-def restored_by_div(self: Right, path: str, templates: Any, sizes: Any) -> Any:
+def restored_by_div(self, path, templates, sizes):
     """A restore reads for each shard the rows of the div rule, and pads or crops them to its
     size."""
     found = {}
@@ -59,7 +56,7 @@ def restored_by_div(self: Right, path: str, templates: Any, sizes: Any) -> Any:
 
 
 @wrong("restore_uneven", "R-CKPT-1-empty-shards")
-def an_empty_shard_ends_the_restore(self: Right, path: str, templates: Any, sizes: Any) -> Any:
+def an_empty_shard_ends_the_restore(self, path, templates, sizes):
     """Shards behind an empty one keep what they held."""
     found = Right.restore_uneven(self, path, templates, sizes)
     stop = sum(sizes[: sizes.index(0)]) if 0 in sizes else None
@@ -70,7 +67,7 @@ def an_empty_shard_ends_the_restore(self: Right, path: str, templates: Any, size
 
 
 @wrong("loaded", "R-CKPT-1-numbers")
-def nans_lose_their_payloads(self: Right, path: str, key: str) -> Any:
+def nans_lose_their_payloads(self, path, key):
     """Every NaN becomes the usual one."""
     value = Right.loaded(self, path, key)
     return (
@@ -81,7 +78,7 @@ def nans_lose_their_payloads(self: Right, path: str, key: str) -> Any:
 
 
 @wrong("loaded", "R-CKPT-1-strings")
-def strings_end_at_nuls(self: Right, path: str, key: str) -> Any:
+def strings_end_at_nuls(self, path, key):
     """A string loses the NULs at its end."""
     value = Right.loaded(self, path, key)
     if value.dtype == np.dtype(object):
@@ -90,7 +87,7 @@ def strings_end_at_nuls(self: Right, path: str, key: str) -> Any:
 
 
 @wrong("restored", "R-POLICY-1-restore")
-def absent_tensors_stay(self: Right, path: str, templates: Mapping[str, Any], create: Any) -> Any:
+def absent_tensors_stay(self, path, templates, create):
     """A tensor that is not there stays as it was."""
     there = self.opened(path)["tensors"]
     return dict(templates) | Right.restored(
@@ -99,7 +96,7 @@ def absent_tensors_stay(self: Right, path: str, templates: Mapping[str, Any], cr
 
 
 @wrong("restored", "R-POLICY-3-restore")
-def dtypes_are_cast(self: Right, path: str, templates: Mapping[str, Any], create: Any) -> Any:
+def dtypes_are_cast(self, path, templates, create):
     """A restore casts to the dtype of the template."""
     real = {
         k: np.empty(v.shape, dtype_of(self.opened(path)["tensors"][k]["dtype"]))
@@ -111,7 +108,7 @@ def dtypes_are_cast(self: Right, path: str, templates: Mapping[str, Any], create
 
 
 @wrong("list_tensors", "R-POLICY-1-list")
-def first_slice_is_listed(self: Right, path: str) -> Any:
+def first_slice_is_listed(self, path):
     """A tensor is listed with the shape of its first slice."""
     dtypes = {key: one["dtype"] for key, one in self.opened(path)["tensors"].items()}
     shapes = {
@@ -121,7 +118,7 @@ def first_slice_is_listed(self: Right, path: str) -> Any:
 
 
 @wrong("read_rows", "R-CKPT-1-rows")
-def last_row_is_not_read(self: Right, path: str, key: str, start: int, stop: int) -> Any:
+def last_row_is_not_read(self, path, key, start, stop):
     """A range that ends where a slice ends loses its last row."""
     ends = {
         e[1][0] + e[2][0] for entries in self.opened(path)["files"] for e in entries if e[0] == key
@@ -130,20 +127,20 @@ def last_row_is_not_read(self: Right, path: str, key: str, start: int, stop: int
 
 
 @wrong("checksum", "R-DAMAGE-1-flip")
-def checksums_are_not_compared(self: Right, payload: bytes) -> int:
+def checksums_are_not_compared(self, payload):
     """The checksum of a payload is its length."""
     return len(payload)
 
 
 @wrong("payload", "R-DAMAGE-1-truncate")
-def short_payloads_are_padded(self: Right, path: str, number: int, entry: Sequence[Any]) -> bytes:
+def short_payloads_are_padded(self, path, number, entry):
     """A payload that was cut off is filled with zeros."""
     data = Path(path, self.file_name(number)).read_bytes()[entry[3] : entry[3] + entry[4]]
     return data.ljust(entry[4], b"\0")
 
 
 @wrong("payload", "R-DAMAGE-1-remove")
-def lost_files_are_zeros(self: Right, path: str, number: int, entry: Sequence[Any]) -> bytes:
+def lost_files_are_zeros(self, path, number, entry):
     """A file that is not there holds zeros."""
     try:
         return Right.payload(self, path, number, entry)
@@ -152,19 +149,19 @@ def lost_files_are_zeros(self: Right, path: str, number: int, entry: Sequence[An
 
 
 @wrong("checksum", "R-DAMAGE-1-swap")
-def files_do_not_say_what_they_hold(self: Right, payload: bytes) -> int:
+def files_do_not_say_what_they_hold(self, payload):
     """The checksum is the sum of the lengths: files of one size may change places."""
     return len(payload) * 31
 
 
 @wrong("checksum", "R-DAMAGE-1-zero")
-def checksum_of_the_first_bytes(self: Right, payload: bytes) -> int:
+def checksum_of_the_first_bytes(self, payload):
     """The checksum covers the first 16 bytes."""
     return Right.checksum(self, payload[:16])
 
 
 @wrong("restored", "R-CKPT-1-keys")
-def restored_into_the_template(self: Right, path: str, templates: Any, create: Any) -> Any:
+def restored_into_the_template(self, path, templates, create):
     """What is restored takes the memory order of the first template of its shape."""
     found = Right.restored(self, path, templates, create)
     shapes: dict[Any, Any] = {}
@@ -172,40 +169,40 @@ def restored_into_the_template(self: Right, path: str, templates: Any, create: A
 
 
 @wrong("list_tensors", "R-POLICY-1-list-all")
-def scalars_are_listed_as_vectors(self: Right, path: str) -> Any:
+def scalars_are_listed_as_vectors(self, path):
     """A scalar is listed with the shape [1]."""
     return {k: (s or (1,), d) for k, (s, d) in Right.list_tensors(self, path).items()}
 
 
 @wrong("list_tensors", "R-POLICY-1-list-all")
-def empty_tensors_are_not_listed(self: Right, path: str) -> Any:
+def empty_tensors_are_not_listed(self, path):
     """A tensor without elements is not listed."""
     return {k: v for k, v in Right.list_tensors(self, path).items() if 0 not in v[0]}
 
 
 @wrong("check_template", "R-POLICY-2-restore")
-def shapes_of_one_size_are_one(self: Right, value: Array, template: Array) -> None:
+def shapes_of_one_size_are_one(self, value, template):
     """A transposed or flattened template is accepted if the number of elements agrees."""
     if value.size != template.size or value.dtype != template.dtype:
         raise ValueError("another size or dtype")
 
 
 @wrong("check_template", "R-POLICY-2-restore")
-def columns_are_not_compared(self: Right, value: Array, template: Array) -> None:
+def columns_are_not_compared(self, value, template):
     """Only the rows and the dtype are compared."""
     if value.shape[:1] != template.shape[:1] or value.dtype != template.dtype:
         raise ValueError("other rows or another dtype")
 
 
 @wrong("loaded", "R-CKPT-1-numbers")
-def negative_zeros_are_zeros(self: Right, path: str, key: str) -> Any:
+def negative_zeros_are_zeros(self, path, key):
     """-0.0 is restored as 0.0."""
     value = Right.loaded(self, path, key)
     return value + value.dtype.type(0) if value.dtype.kind == "f" else value
 
 
 @wrong("read_rows", "R-CKPT-1-rows-outside")
-def unknown_keys_have_no_rows(self: Right, path: str, key: str, start: int, stop: int) -> Any:
+def unknown_keys_have_no_rows(self, path, key, start, stop):
     """The rows of a key that was never saved are an empty array."""
     if key not in self.opened(path)["tensors"]:
         return np.zeros((0,), np.float32)
@@ -213,30 +210,94 @@ def unknown_keys_have_no_rows(self: Right, path: str, key: str, start: int, stop
 
 
 @wrong("read_rows", "R-CKPT-1-rows-outside")
-def rows_beyond_the_last_are_zeros(self: Right, path: str, key: str, start: int, stop: int) -> Any:
+def rows_beyond_the_last_are_zeros(self, path, key, start, stop):
     """As many rows come as were asked for."""
     rows = Right.read_rows(self, path, key, start, stop)
     return np.concatenate([rows, np.zeros((stop - start - len(rows), *rows.shape[1:]), rows.dtype)])
 
 
 @wrong("read_rows", "R-CKPT-1-rows-keys-long")
-def rows_of_cut_keys(self: Right, path: str, key: str, start: int, stop: int) -> Any:
+def rows_of_cut_keys(self, path, key, start, stop):
     """Rows are found by the first 64 characters of their key."""
     known = [one for one in self.opened(path)["tensors"] if one[:64] == key[:64]]
     return Right.read_rows(self, path, known[0] if known else key, start, stop)
 
 
 @wrong("restore", "R-CKPT-1-none")
-def no_target_shards_are_one(self: Right, path: str, templates: Any, num_shards: int) -> Any:
+def no_target_shards_are_one(self, path, templates, num_shards):
     """Fewer shards than one are one."""
     return Right.restore(self, path, templates, max(1, num_shards))
 
 
 @wrong("restored", "R-CKPT-1-memory")
-def restored_tensors_are_cached(self: Right, path: str, templates: Any, create: Any) -> Any:
+def restored_tensors_are_cached(self, path, templates, create):
     """What was read once is handed out again, with the changes that were made to it."""
     cache = self.__dict__.setdefault("cache", {})
     key = (path, *templates)
     if key not in cache:
         cache[key] = Right.restored(self, path, templates, create)
     return cache[key]
+
+
+# Written without a look at the rules.
+
+
+@wrong("restored", "R-CKPT-1-keys")
+def tensors_in_the_order_of_keys(self, path, templates, create):
+    """Templates are matched to tensors of their shape and dtype in sorted order."""
+    found = Right.restored(self, path, templates, create)
+    groups: dict[Any, list[str]] = {}
+    for k in templates:
+        groups.setdefault((templates[k].shape, templates[k].dtype), []).append(k)
+    out = dict(found)
+    for keys in groups.values():
+        if len(keys) > 2:
+            for k, other in zip(keys, sorted(keys), strict=True):
+                out[k] = found[other]
+    return out
+
+
+@wrong("loaded", "R-CKPT-1-scalars")
+def scalars_are_float32(self, path, key):
+    """Scalars of float64 are restored by way of float32."""
+    v = Right.loaded(self, path, key)
+    return v.astype("f4").astype("f8") if v.ndim == 0 and v.dtype == np.float64 else v
+
+
+@wrong("checksum", "R-DAMAGE-1-turn")
+def checksums_of_any_order(self, payload):
+    """The checksum is the sum of all bytes."""
+    return sum(payload)
+
+
+@wrong("list_tensors", "R-POLICY-1-list-numbers")
+def lists_have_no_bfloat16(self, path):
+    """bfloat16 is listed as float16."""
+    return {
+        k: (s, "float16" if d == "bfloat16" else d)
+        for k, (s, d) in Right.list_tensors(self, path).items()
+    }
+
+
+@wrong("read_rows", "R-CKPT-1-rows")
+def rows_outside_are_cropped(self, path, key, start, stop):
+    """Reading no rows gives all rows."""
+    return (
+        self.loaded(path, key)[start : stop or None]
+        if start == stop == 0
+        else Right.read_rows(self, path, key, start, stop)
+    )
+
+
+@wrong("restore_uneven", "R-CKPT-1-uneven-sum")
+def sizes_that_do_not_fit(self, path, templates, sizes):
+    """Sizes that do not add up are replaced by the div rule."""
+
+    def create(value):
+        return (
+            self.create_uneven(value, sizes)
+            if sum(sizes) == len(value)
+            else self.create(value, len(sizes))
+        )
+
+    return self.restored(path, templates, create)

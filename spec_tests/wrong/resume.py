@@ -5,7 +5,6 @@ position of their variable (Keras 3, PyTorch), a step that begins again (Optax),
 anew at the first step after a restore (TensorFlow), hyperparameters of the constructor (PyTorch).
 """
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,26 +12,23 @@ import numpy as np
 from spec_tests.helpers.right_adapter import Right
 from spec_tests.wrong.table import wrong
 
-Array = Any
 Slots = dict[str, Any]
 
 
 @wrong("restored_steps", "R-SLOT-2-adam")
-def a_step_too_many(self: Right, path: str) -> int:
+def a_step_too_many(self, path):
     """The restore counts as a step."""
     return Right.restored_steps(self, path) + 1
 
 
 @wrong("steps_after", "R-SLOT-2-adam")
-def steps_of_all_shards(self: Right, gradients: Sequence[Any]) -> int:
+def steps_of_all_shards(self, gradients):
     """Every save counts the last step as not yet made."""
     return max(0, len(gradients) - 1)
 
 
 @wrong("restored_slots", "R-SLOT-2-adam")
-def slots_are_bound_to_their_part(
-    self: Right, path: str, kind: str, key: str, handle: Any
-) -> list[Slots]:
+def slots_are_bound_to_their_part(self, path, kind, key, handle):
     """Each shard gets the saved slot of its number, if it has its shape: Keras."""
     found = Right.restored_slots(self, path, kind, key, handle)
     entries = [len(e) for e in self.opened(path)["files"]]
@@ -42,7 +38,7 @@ def slots_are_bound_to_their_part(
 
 
 @wrong("restored_slots", "R-SLOT-2-uneven")
-def slots_are_cut_by_div(self: Right, path: str, kind: str, key: str, handle: Any) -> list[Slots]:
+def slots_are_cut_by_div(self, path, kind, key, handle):
     """Slots are cut by the div rule, whatever the layout; what is missing is zeros."""
     whole = Right.restored_slots(self, path, kind, key, [np.concatenate(handle)])[0]
     bounds = self.div(sum(map(len, handle)), len(handle))
@@ -56,33 +52,31 @@ def slots_are_cut_by_div(self: Right, path: str, kind: str, key: str, handle: An
 
 
 @wrong("joined_slot", "R-SLOT-2-many")
-def slots_in_the_order_of_names(self: Right, parts: Sequence[Array]) -> Array:
+def slots_in_the_order_of_names(self, parts):
     """The shards of a slot are joined in the order of their names: 0, 1, 10, 2."""
     return np.concatenate([parts[int(n)] for n in sorted(map(str, range(len(parts))))])
 
 
 @wrong("saved_slots", "R-SLOT-2-adam")
-def moments_change_places(self: Right, slots: Sequence[Slots]) -> dict[str, list[Array]]:
+def moments_change_places(self, slots):
     """The two moments of Adam are saved under each other's name."""
     found = self.by_name(slots)
     return dict(zip(reversed(list(found)), found.values(), strict=True))
 
 
 @wrong("resumed", "R-SLOT-2-several")
-def slots_by_position(
-    self: Right, path: str, kind: str, templates: Any, layout: Any, gradients: Any
-) -> Any:
+def slots_by_position(self, path, kind, templates, layout, gradients):
     """Slots are found by the position of their variable where shapes allow: Keras 3, PyTorch."""
     keys = [k.partition("/")[2] for k in self.opened(path)["tensors"] if k[:10] == "variables/"]
     by_position = dict(zip(templates, keys, strict=False))
 
-    def of_position(path: str, kind: str, key: str, handle: Any) -> list[Slots]:
+    def of_position(path, kind, key, handle):
         other = by_position[key]
         shape = (sum(map(len, handle)), *handle[0].shape[1:])
         fits = self.loaded(path, self.variable_key(other)).shape == shape
         return Right.restored_slots(self, path, kind, other if fits else key, handle)
 
-    self.restored_slots = of_position  # type: ignore[method-assign]
+    self.restored_slots = of_position
     try:
         return Right.resumed(self, path, kind, templates, layout, gradients)
     finally:
@@ -90,24 +84,20 @@ def slots_by_position(
 
 
 @wrong("joined_slot", "R-SLOT-2-dtypes")
-def moments_are_float32(self: Right, parts: Sequence[Array]) -> Array:
+def moments_are_float32(self, parts):
     """The moments of float64 variables are saved as float32."""
     return np.concatenate(parts).astype(np.float32).astype(np.float64)
 
 
 @wrong("restored_slots", "R-SLOT-2-adam")
-def the_first_shard_is_restored(
-    self: Right, path: str, kind: str, key: str, handle: Any
-) -> list[Slots]:
+def the_first_shard_is_restored(self, path, kind, key, handle):
     """Slots are restored on the first device only; the others make theirs anew."""
     found = Right.restored_slots(self, path, kind, key, handle)
     return [found[0], *(self.new_slots(kind, shard) for shard in handle[1:])]
 
 
 @wrong("restored_slots", "R-SLOT-2-empty-shards")
-def slots_end_at_an_empty_shard(
-    self: Right, path: str, kind: str, key: str, handle: Any
-) -> list[Slots]:
+def slots_end_at_an_empty_shard(self, path, kind, key, handle):
     """Slots behind an empty shard are made anew."""
     found = Right.restored_slots(self, path, kind, key, handle)
     empty = [n for n, shard in enumerate(handle) if not len(shard)]
@@ -117,9 +107,7 @@ def slots_end_at_an_empty_shard(
 
 
 @wrong("resumed", "R-SLOT-2-adam")
-def the_rate_of_the_constructor(
-    self: Right, path: str, kind: str, templates: Any, layout: Any, gradients: Any
-) -> Any:
+def the_rate_of_the_constructor(self, path, kind, templates, layout, gradients):
     """After a restore the rate is the default, 0.001."""
     found = Right.resumed(self, path, kind, templates, layout, [])
     after = Right.resumed(self, path, kind, templates, layout, gradients)
@@ -133,9 +121,7 @@ def the_rate_of_the_constructor(
 
 
 @wrong("continued", "R-SLOT-2-momentum")
-def momentum_is_a_half_after_a_restore(
-    self: Right, kind: str, handle: Any, slots: Any, steps: int, gradients: Any
-) -> Any:
+def momentum_is_a_half_after_a_restore(self, kind, handle, slots, steps, gradients):
     """Of the hyperparameters momentum is not restored."""
     if kind == "momentum" and steps:
         for shard in slots:
@@ -144,7 +130,7 @@ def momentum_is_a_half_after_a_restore(
 
 
 @wrong("restored_slots", "R-SLOT-2-adagrad")
-def squares_begin_twice(self: Right, path: str, kind: str, key: str, handle: Any) -> list[Slots]:
+def squares_begin_twice(self, path, kind, key, handle):
     """Adagrad's first squares are added to the restored ones."""
     found = Right.restored_slots(self, path, kind, key, handle)
     return [
@@ -153,7 +139,7 @@ def squares_begin_twice(self: Right, path: str, kind: str, key: str, handle: Any
 
 
 @wrong("saved_slots", "R-SLOT-2-many")
-def ten_slots_are_saved(self: Right, slots: Sequence[Slots]) -> dict[str, list[Array]]:
+def ten_slots_are_saved(self, slots):
     """The slots of shards beyond the tenth are saved as zeros."""
     return {
         name: [part * (number < 10) for number, part in enumerate(parts)]
@@ -162,15 +148,13 @@ def ten_slots_are_saved(self: Right, slots: Sequence[Slots]) -> dict[str, list[A
 
 
 @wrong("steps_after", "R-SLOT-2-long")
-def steps_in_eight_bits(self: Right, gradients: Sequence[Any]) -> int:
+def steps_in_eight_bits(self, gradients):
     """The step is a number of eight bits, which stands still: Adam in bfloat16."""
     return min(len(gradients), 255)
 
 
 @wrong("resume_training", "R-SLOT-2-twice")
-def a_restore_overwrites_the_checkpoint(
-    self: Right, path: str, kind: str, templates: Any, layout: Any, gradients: Any
-) -> Any:
+def a_restore_overwrites_the_checkpoint(self, path, kind, templates, layout, gradients):
     """What is restored shares the file's memory: training on changes the checkpoint."""
     found = Right.resume_training(self, path, kind, templates, layout, gradients)
     tensors = {key: self.loaded(path, key) for key in self.opened(path)["tensors"]}
@@ -180,20 +164,18 @@ def a_restore_overwrites_the_checkpoint(
 
 
 @wrong("slot_key", "R-SLOT-2-names")
-def slots_are_named_beside_variables(self: Right, key: str, name: str) -> str:
+def slots_are_named_beside_variables(self, key, name):
     """A slot m of w is saved as w/m, which a variable may be called."""
     return f"variables/{key}/{name}"
 
 
 @wrong("resumed", "R-SLOT-2-several")
-def slots_need_all_variables(
-    self: Right, path: str, kind: str, templates: Any, layout: Any, gradients: Any
-) -> Any:
+def slots_need_all_variables(self, path, kind, templates, layout, gradients):
     """Where only some variables are restored, their slots are made anew."""
     saved = [key for key in self.opened(path)["tensors"] if key.startswith("variables/")]
     if len(saved) == len(templates):
         return Right.resumed(self, path, kind, templates, layout, gradients)
-    self.restored_slots = lambda _path, kind, _key, handle: [  # type: ignore[method-assign]
+    self.restored_slots = lambda _path, kind, _key, handle: [
         self.new_slots(kind, shard) for shard in handle
     ]
     try:
@@ -203,18 +185,14 @@ def slots_need_all_variables(
 
 
 @wrong("slots_uneven", "R-SLOT-1-empty-shards")
-def empty_shards_have_no_slots(
-    self: Right, kind: str, value: Array, sizes: Any, gradients: Any
-) -> dict[str, list[Array]]:
+def empty_shards_have_no_slots(self, kind, value, sizes, gradients):
     """A shard without rows has no slot, so that the later ones move up."""
     found = Right.slots_uneven(self, kind, value, sizes, gradients)
     return {name: [slot for slot in slots if len(slot)] for name, slots in found.items()}
 
 
 @wrong("slots_uneven", "R-SLOT-1-uneven")
-def slots_are_padded(
-    self: Right, kind: str, value: Array, sizes: Any, gradients: Any
-) -> dict[str, list[Array]]:
+def slots_are_padded(self, kind, value, sizes, gradients):
     """All slots are as long as the longest: FSDP's flat parameters."""
     found = Right.slots_uneven(self, kind, value, sizes, gradients)
     return {
@@ -224,32 +202,26 @@ def slots_are_padded(
 
 
 @wrong("slots_uneven", "R-SLOT-1-uneven")
-def slots_of_the_other_rows(
-    self: Right, kind: str, value: Array, sizes: Any, gradients: Any
-) -> dict[str, list[Array]]:
+def slots_of_the_other_rows(self, kind, value, sizes, gradients):
     """Slots have their shapes, and the updates of the rows from the end."""
     turned = [self.dense(g, value.shape)[::-1] for g in gradients]
     return Right.slots_uneven(self, kind, value, sizes, turned)
 
 
 @wrong("resumed_slots", "R-SLOT-2-slots")
-def slots_keep_their_old_cut(
-    self: Right, path: str, kind: str, templates: Any, layout: Any, gradients: Any
-) -> dict[str, dict[str, list[Array]]]:
+def slots_keep_their_old_cut(self, path, kind, templates, layout, gradients):
     """Restored slots are in as many parts as were saved."""
     files = len(self.opened(path)["files"])
     return Right.resumed_slots(self, path, kind, templates, files, gradients)
 
 
 @wrong("check_template", "R-SLOT-2-refused")
-def rows_of_a_training_are_cropped(self: Right, value: Array, template: Array) -> None:
+def rows_of_a_training_are_cropped(self, value, template):
     """A variable of another shape is restored all the same."""
 
 
 @wrong("resumed", "R-SLOT-2-refused")
-def variables_that_are_not_there_stay(
-    self: Right, path: str, kind: str, templates: Any, layout: Any, gradients: Any
-) -> Any:
+def variables_that_are_not_there_stay(self, path, kind, templates, layout, gradients):
     """A variable that was not saved stays as it is."""
     saved = self.opened(path)["tensors"]
     there = {k: v for k, v in templates.items() if self.variable_key(k) in saved}
@@ -260,7 +232,7 @@ def variables_that_are_not_there_stay(
 
 
 @wrong("saved_slots", "R-SLOT-2-sparse")
-def slots_of_touched_rows(self: Right, slots: Sequence[Slots]) -> dict[str, list[Array]]:
+def slots_of_touched_rows(self, slots):
     """Only the rows that the last step touched have their slots saved: parameter servers."""
     found = self.by_name(slots)
     kept = {
@@ -271,15 +243,13 @@ def slots_of_touched_rows(self: Right, slots: Sequence[Slots]) -> dict[str, list
 
 
 @wrong("joined_slot", "R-SLOT-2-adam")
-def squares_are_saved_as_roots(self: Right, parts: Sequence[Array]) -> Array:
+def squares_are_saved_as_roots(self, parts):
     """Slots are clipped to one, as gradients would be."""
     return np.clip(np.concatenate(parts), -1, 1) * 0.999
 
 
 @wrong("restored_slots", "R-SLOT-2-few-rows")
-def more_shards_than_rows_begin_again(
-    self: Right, path: str, kind: str, key: str, handle: Any
-) -> list[Slots]:
+def more_shards_than_rows_begin_again(self, path, kind, key, handle):
     """Where a shard gets no row, the slots of all are made anew."""
     if min(map(len, handle)) == 0:
         return [self.new_slots(kind, shard) for shard in handle]
@@ -287,24 +257,20 @@ def more_shards_than_rows_begin_again(
 
 
 @wrong("save_training", "R-SLOT-2-adam")
-def one_variable_has_slots(
-    self: Right, path: str, kind: str, values: Mapping[str, Array], layout: Any, gradients: Any
-) -> None:
+def one_variable_has_slots(self, path, kind, values, layout, gradients):
     """Of a sharded variable in several parts only the first part's slots are saved."""
     joined = self.joined_slot
-    self.joined_slot = (
-        lambda parts: np.concatenate(  # type: ignore[method-assign]
-            [parts[0], *(np.zeros_like(part) for part in parts[1:])]
-        )
+    self.joined_slot = lambda parts: np.concatenate(
+        [parts[0], *(np.zeros_like(part) for part in parts[1:])]
     )
     try:
         Right.save_training(self, path, kind, values, layout, gradients)
     finally:
-        self.joined_slot = joined  # type: ignore[method-assign]
+        self.joined_slot = joined
 
 
 @wrong("joined_slot", "R-SLOT-2-few-rows")
-def slots_are_saved_in_bfloat16(self: Right, parts: Any) -> Any:
+def slots_are_saved_in_bfloat16(self, parts):
     """Slots are saved with eight bits of precision."""
     whole = Right.joined_slot(self, parts)
     return (
@@ -313,6 +279,6 @@ def slots_are_saved_in_bfloat16(self: Right, parts: Any) -> Any:
 
 
 @wrong("slot_key", "R-SLOT-2-keys")
-def keys_of_slots_are_cut_at_80(self: Right, key: str, name: str) -> str:
+def keys_of_slots_are_cut_at_80(self, key, name):
     """The key of a slot has at most 80 characters."""
     return Right.slot_key(self, key, name)[:80]

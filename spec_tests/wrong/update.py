@@ -1,29 +1,26 @@
 """Wrong assignments and scattered updates."""
 
 import itertools
-from typing import Any
 
 import numpy as np
 
 from spec_tests.helpers.right_adapter import Right
 from spec_tests.wrong.table import wrong
 
-Array = Any
 
-
-def starts_of(handle: Any) -> Any:
+def starts_of(handle):
     """The first row of each shard."""
     return np.cumsum([0, *map(len, handle)])[:-1]
 
 
 @wrong("assign", "R-VAR-2-assign")
-def columns_are_broadcast(self: Right, handle: Any, value: Array) -> Any:
+def columns_are_broadcast(self, handle, value):
     """A value of one column is broadcast."""
     return Right.assign(self, handle, np.broadcast_to(value, (len(value), *handle[0].shape[1:])))
 
 
 @wrong("assign", "R-SV-3-uneven")
-def assigned_by_div(self: Right, handle: Any, value: Array) -> None:
+def assigned_by_div(self, handle, value):
     """A value is cut by the div rule, whatever the layout."""
     parts = Right.create(self, value, len(handle))
     Right.assign(self, handle, value)
@@ -33,14 +30,14 @@ def assigned_by_div(self: Right, handle: Any, value: Array) -> None:
 
 
 @wrong("assign", "R-SV-3-assign-numbers")
-def assigned_integers_are_floats(self: Right, handle: Any, value: Array) -> Any:
+def assigned_integers_are_floats(self, handle, value):
     """Assigned integers pass through float32."""
     passed = value.astype(np.float32).astype(value.dtype) if value.dtype.kind in "iu" else value
     return Right.assign(self, handle, passed)
 
 
 @wrong("scatter", "R-SV-3-scatter-update-last")
-def first_update_stays(self: Right, handle: Any, op: str, ids: Array, rows: Array) -> Any:
+def first_update_stays(self, handle, op, ids, rows):
     """Of the updates of one row the first one stays."""
     if op == "update":
         ids, rows = ids[::-1], rows[::-1]
@@ -48,7 +45,7 @@ def first_update_stays(self: Right, handle: Any, op: str, ids: Array, rows: Arra
 
 
 @wrong("scatter", "R-SV-3-scatter-add")
-def repeated_rows_added_once(self: Right, handle: Any, op: str, ids: Array, rows: Array) -> Any:
+def repeated_rows_added_once(self, handle, op, ids, rows):
     """A row that comes several times is added once."""
     if op == "add":
         ids, first = np.unique(ids, return_index=True)
@@ -57,9 +54,7 @@ def repeated_rows_added_once(self: Right, handle: Any, op: str, ids: Array, rows
 
 
 @wrong("scatter", "R-SV-3-scatter-empty-shards")
-def scatter_into_the_first_shard_there(
-    self: Right, handle: Any, op: str, ids: Array, rows: Array
-) -> Any:
+def scatter_into_the_first_shard_there(self, handle, op, ids, rows):
     """A write finds the first shard that begins at its start, be it empty, and then has no row
     there."""
     starts = starts_of(handle).tolist()
@@ -74,7 +69,7 @@ def scatter_into_the_first_shard_there(
 
 
 @wrong("scatter", "R-ID-1-scatter")
-def half_a_scatter(self: Right, handle: Any, op: str, ids: Array, rows: Array) -> Any:
+def half_a_scatter(self, handle, op, ids, rows):
     """Rows before a bad id are written before it is noticed."""
     starts = starts_of(handle)
     for at, row in enumerate(ids.tolist()):
@@ -88,7 +83,7 @@ def half_a_scatter(self: Right, handle: Any, op: str, ids: Array, rows: Array) -
 
 
 @wrong("scatter", "R-ID-1-scatter-update")
-def bad_updates_are_dropped(self: Right, handle: Any, op: str, ids: Array, rows: Array) -> Any:
+def bad_updates_are_dropped(self, handle, op, ids, rows):
     """Updates of rows that are not there are dropped: JAX's rule."""
     inside = (ids >= 0) & (ids < sum(map(len, handle)))
     if op == "update":
@@ -97,21 +92,21 @@ def bad_updates_are_dropped(self: Right, handle: Any, op: str, ids: Array, rows:
 
 
 @wrong("assign_add", "R-VAR-2-assign-add")
-def rows_are_broadcast(self: Right, handle: Any, value: Array) -> Any:
+def rows_are_broadcast(self, handle, value):
     """A value of one row or one column is added to all."""
     whole = np.concatenate(handle)
     return Right.assign(self, handle, whole + np.broadcast_to(value, whole.shape))
 
 
 @wrong("assign_sub", "R-VAR-2-assign-sub")
-def numbers_are_subtracted_from_all(self: Right, handle: Any, value: Array) -> Any:
+def numbers_are_subtracted_from_all(self, handle, value):
     """A value of another shape is broadcast and subtracted."""
     whole = np.concatenate(handle)
     return Right.assign(self, handle, whole - np.broadcast_to(value, whole.shape))
 
 
 @wrong("assign_add", "R-VAR-2-assign-add")
-def integer_sums_through_floats(self: Right, handle: Any, value: Array) -> Any:
+def integer_sums_through_floats(self, handle, value):
     """Sums of integers pass through float64."""
     whole = np.concatenate(handle)
     total = (whole.astype(np.float64) + value.astype(np.float64)).astype(whole.dtype)
@@ -119,9 +114,7 @@ def integer_sums_through_floats(self: Right, handle: Any, value: Array) -> Any:
 
 
 @wrong("scatter", "R-SV-3-scatter-add-numbers")
-def integer_scatters_through_floats(
-    self: Right, handle: Any, op: str, ids: Array, rows: Array
-) -> Any:
+def integer_scatters_through_floats(self, handle, op, ids, rows):
     """Scattered sums of integers pass through float32."""
     found = Right.scatter(self, handle, op, ids, rows)
     if op in ("add", "sub") and handle[0].dtype.kind in "iu":
@@ -132,7 +125,7 @@ def integer_scatters_through_floats(
 
 
 @wrong("scatter", "R-SV-3-scatter-add-numbers")
-def operands_in_half_precision(self: Right, handle: Any, op: str, ids: Array, rows: Array) -> Any:
+def operands_in_half_precision(self, handle, op, ids, rows):
     """Operands are rounded to half precision."""
     if rows.dtype == np.float32:
         rows = rows.astype(np.float16).astype(np.float32)
@@ -140,7 +133,7 @@ def operands_in_half_precision(self: Right, handle: Any, op: str, ids: Array, ro
 
 
 @wrong("scatter", "R-SV-3-scatter-min-numbers")
-def least_without_nan(self: Right, handle: Any, op: str, ids: Array, rows: Array) -> Any:
+def least_without_nan(self, handle, op, ids, rows):
     """A NaN is passed over by min and max."""
     if op not in ("min", "max") or not np.isnan(np.concatenate([*handle, rows])).any():
         return Right.scatter(self, handle, op, ids, rows)
@@ -150,7 +143,7 @@ def least_without_nan(self: Right, handle: Any, op: str, ids: Array, rows: Array
 
 
 @wrong("scatter", "R-VAR-2-scatter")
-def rows_are_spread(self: Right, handle: Any, op: str, ids: Array, rows: Array) -> Any:
+def rows_are_spread(self, handle, op, ids, rows):
     """One row of operands serves for all ids."""
     return Right.scatter(
         self, handle, op, ids, np.broadcast_to(rows, (len(ids), *handle[0].shape[1:]))
@@ -158,9 +151,7 @@ def rows_are_spread(self: Right, handle: Any, op: str, ids: Array, rows: Array) 
 
 
 @wrong("scatter", "R-SV-3-scatter-div")
-def negative_divisors_are_refused(
-    self: Right, handle: Any, op: str, ids: Array, rows: Array
-) -> Any:
+def negative_divisors_are_refused(self, handle, op, ids, rows):
     """A division by a negative number is an error."""
     if op == "div" and (rows < 0).any():
         raise ValueError("negative")
@@ -168,13 +159,13 @@ def negative_divisors_are_refused(
 
 
 @wrong("assign", "R-VAR-2-dtype")
-def fractions_are_cut(self: Right, handle: Any, value: Array) -> Any:
+def fractions_are_cut(self, handle, value):
     """A value of another dtype is cast without a word."""
     return Right.assign(self, handle, value.astype(handle[0].dtype))
 
 
 @wrong("assign", "R-SV-3-assign-memory")
-def assigned_buffers_are_kept(self: Right, handle: Any, value: Array) -> Any:
+def assigned_buffers_are_kept(self, handle, value):
     """An assigned value is kept as it is: the caller's later changes are the variable's."""
     stops = np.cumsum([0, *map(len, handle)]).tolist()
     Right.assign(self, [shard.copy() for shard in handle], value)
@@ -182,7 +173,7 @@ def assigned_buffers_are_kept(self: Right, handle: Any, value: Array) -> Any:
 
 
 @wrong("scatter", "R-SV-3-scatter-mul")
-def products_once(self: Right, handle: Any, op: str, ids: Array, rows: Array) -> Any:
+def products_once(self, handle, op, ids, rows):
     """A row that comes several times is divided or multiplied once."""
     if op in ("mul", "div"):
         ids, first = np.unique(ids, return_index=True)
@@ -191,7 +182,7 @@ def products_once(self: Right, handle: Any, op: str, ids: Array, rows: Array) ->
 
 
 @wrong("scatter", "R-SV-3-scatter-add")
-def no_ids_clear(self: Right, handle: Any, op: str, ids: Array, rows: Array) -> Any:
+def no_ids_clear(self, handle, op, ids, rows):
     """A scatter without ids sets everything to zero."""
     if not len(ids):
         return Right.assign(self, handle, np.zeros_like(np.concatenate(handle)))
@@ -199,9 +190,7 @@ def no_ids_clear(self: Right, handle: Any, op: str, ids: Array, rows: Array) -> 
 
 
 @wrong("scatter", "R-SV-3-scatter-max-numbers")
-def maxima_of_repeated_ids_start_at_zero(
-    self: Right, handle: Any, op: str, ids: Array, rows: Array
-) -> Any:
+def maxima_of_repeated_ids_start_at_zero(self, handle, op, ids, rows):
     """The operands of a row that comes several times are reduced from 0."""
     if op == "max" and len(np.unique(ids)) < ids.size:
         rows = np.maximum(rows, np.zeros_like(rows))
@@ -209,15 +198,13 @@ def maxima_of_repeated_ids_start_at_zero(
 
 
 @wrong("scatter", "R-VAR-2-scatter-none")
-def no_ids_take_any_rows(self: Right, handle: Any, op: str, ids: Array, rows: Array) -> Any:
+def no_ids_take_any_rows(self, handle, op, ids, rows):
     """Without ids nothing is looked at."""
     return handle if not ids.size else Right.scatter(self, handle, op, ids, rows)
 
 
 @wrong("scatter", "R-SV-3-scatter-min-numbers")
-def unsigned_integers_are_compared_as_signed(
-    self: Right, handle: Any, op: str, ids: Array, rows: Array
-) -> Any:
+def unsigned_integers_are_compared_as_signed(self, handle, op, ids, rows):
     """The least and the greatest of unsigned integers are those of their bits as signed ones."""
     dtype = handle[0].dtype
     if dtype.kind == "u" and op in ("min", "max"):
@@ -228,7 +215,7 @@ def unsigned_integers_are_compared_as_signed(
 
 
 @wrong("assign_add", "R-SV-3-assign-add-memory")
-def sums_are_in_the_operand(self: Right, handle: Any, value: Array) -> Any:
+def sums_are_in_the_operand(self, handle, value):
     """The sum is computed in the memory of what is added."""
     if value.dtype == handle[0].dtype and value.shape == (
         sum(map(len, handle)),
@@ -240,6 +227,103 @@ def sums_are_in_the_operand(self: Right, handle: Any, value: Array) -> Any:
 
 
 @wrong("assign", "R-SV-3-assign-byte-order")
-def assigned_bytes_are_native(self: Right, handle: Any, value: Array) -> Any:
+def assigned_bytes_are_native(self, handle, value):
     """The bytes of a big-endian value are taken for native ones."""
     return Right.assign(self, handle, value.view(value.dtype.newbyteorder("=")))
+
+
+# Written without a look at the rules.
+
+
+@wrong("assign", "R-VAR-2-assign")
+def leading_axes_are_squeezed(self, handle, value):
+    """A leading axis of one is dropped from an assigned value."""
+    if value.ndim == handle[0].ndim + 1 and value.shape[0] == 1:
+        value = value[0]
+    return Right.assign(self, handle, value)
+
+
+@wrong("assign_sub", "R-SV-3-assign-sub-numbers")
+def unsigned_differences_stop_at_zero(self, handle, value):
+    """A difference of unsigned integers does not wrap."""
+    if handle[0].dtype.kind == "u":
+        whole = self.read(handle)
+        return Right.assign(
+            self, handle, np.where(whole > value, whole - value, 0).astype(whole.dtype)
+        )
+    return Right.assign_sub(self, handle, value)
+
+
+@wrong("assign_add", "R-SV-3-assign-add-numbers")
+def sums_are_float32(self, handle, value):
+    """Sums of float64 pass through float32."""
+    whole = self.read(handle)
+    if whole.dtype == np.float64 and value.shape == whole.shape and value.dtype == whole.dtype:
+        return Right.assign(self, handle, (whole.astype("f4") + value.astype("f4")).astype("f8"))
+    return Right.assign_add(self, handle, value)
+
+
+@wrong("assign_add", "R-VAR-2-dtype-add")
+def other_dtypes_are_added(self, handle, value):
+    """An added value of another dtype is cast."""
+    return Right.assign_add(self, handle, value.astype(handle[0].dtype))
+
+
+@wrong("scatter", "R-SV-3-scatter-sub")
+def operands_are_negated_in_place(self, handle, op, ids, rows):
+    """A subtraction negates the caller's operands and adds them."""
+    if op == "sub" and rows.dtype.kind == "f" and rows.flags.writeable:
+        np.negative(rows, out=rows)
+        return Right.scatter(self, handle, "add", ids, rows)
+    return Right.scatter(self, handle, op, ids, rows)
+
+
+@wrong("scatter", "R-SV-3-scatter-axes")
+def ids_of_two_axes_are_flattened_wrong(self, handle, op, ids, rows):
+    """Ids of two axes are read in Fortran's order."""
+    if ids.ndim > 1:
+        rows = rows.reshape(-1, *rows.shape[ids.ndim :])
+        ids = ids.ravel("F")
+    return Right.scatter(self, handle, op, ids, rows)
+
+
+@wrong("scatter", "R-SV-3-scatter-max")
+def rows_of_three_axes_touch_the_first(self, handle, op, ids, rows):
+    """Of rows with several axes only the first line is written."""
+    if rows.ndim >= 3 and op == "max":
+        whole = self.read(handle)
+        Right.scatter(self, handle, op, ids, rows)
+        after = self.read(handle)
+        after[:, 1:] = whole[:, 1:]
+        return Right.assign(self, handle, after)
+    return Right.scatter(self, handle, op, ids, rows)
+
+
+@wrong("scatter", "R-SV-3-scatter-mul-numbers")
+def products_pass_over_nan(self, handle, op, ids, rows):
+    """A NaN operand of a product counts as one."""
+    if op == "mul" and rows.dtype.kind == "f":
+        rows = np.where(np.isnan(rows), rows.dtype.type(1), rows)
+    return Right.scatter(self, handle, op, ids, rows)
+
+
+@wrong("scatter", "R-SV-3-scatter-update")
+def updates_of_the_last_shard_are_lost(self, handle, op, ids, rows):
+    """Updates of the very last row are lost where all rows are updated in one call."""
+    if op == "update" and len(set(np.ravel(ids).tolist())) == sum(map(len, handle)) > 1:
+        keep = self.read(handle)[-1].copy()
+        Right.scatter(self, handle, op, ids, rows)
+        after = self.read(handle)
+        after[-1] = keep
+        return Right.assign(self, handle, after)
+    return Right.scatter(self, handle, op, ids, rows)
+
+
+@wrong("assign_sub", "R-SV-3-assign-sub-memory")
+def operands_kept_for_zero(self, handle, value):
+    """Subtracting changes the caller's value."""
+    if value.flags.writeable and value.shape == (sum(map(len, handle)), *handle[0].shape[1:]):
+        Right.assign_sub(self, handle, value)
+        value *= 0
+        return None
+    return Right.assign_sub(self, handle, value)

@@ -27,7 +27,7 @@ values."
 
 The RFC names two hazards that follow: a predicate that changes after it was read, so that parts of
 both branches run; and a gradient taken at a value that an update has already changed.
-spec_tests/test_variable_hazards.py shows both. The kind exists for that test and for teaching. The
+spec_tests/variables/test_variable.py shows both. The kind exists for that test and for teaching. The
 library never creates one; construct it, or return it from a creator.
 """
 

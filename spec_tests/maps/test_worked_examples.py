@@ -65,6 +65,12 @@ WORKED = {
                    for x in ("weight", "bias")},
         {"g": 2, "r": 3, "s": "r + 2"},
     ),
+    "QKV of Phi-3: parts of unequal sizes": Worked(
+        ["qkv[o i] @ o=0:a -> q[o i]", "qkv[o i] @ o=a:a+b -> k[o i]", "qkv[o i] @ o=a+b: -> v[o i]"],
+        {"qkv": some(20, 3)},
+        lambda t: dict(zip("qkv", np.split(t["qkv"], [12, 16]), strict=True)),
+        {"a": 12, "b": 4},
+    ),
     "experts that are stacked, fused and transposed": Worked(
         ["e.{e}.{s:w1|w3}.weight[f d] -> moe.gate_up[e d (s f)]", "e.{e}.w2.weight[d f] -> moe.down[e f d]"],
         {f"e.{e}.{w}.weight": some(*((4, 6) if w == "w2" else (6, 4)), seed=e) for e in range(11)

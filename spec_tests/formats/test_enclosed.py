@@ -72,26 +72,6 @@ def loaded_from(bucket: MemoryBucket, url: str) -> dict[str, Any]:
         return sv.load(url)
 
 
-@pytest.mark.parametrize("name", WHOLE)
-@pytest.mark.parametrize("partition", [3, sv.PartitionSpec(partitions=(2, 4))])
-def test_slices_are_joined_and_cut_as_on_a_disk(name: str, partition: Any, tmp_path: Path) -> None:
-    """Slices by columns are read whole for a load, and in parts for a copy that joins or cuts."""
-    tensors = tensors_of(8)
-    cut = None if name == "m.pt" else partition
-    sv.save(tmp_path / "from" / name, tensors, partition=cut, **WHOLE[name])
-    bucket, url = in_memory(tmp_path / "from"), f"s3://bucket/run/{name}"
-    with in_bucket(bucket):
-        assert sv.verify(url).ok
-        sv.reshard(url, tmp_path / "cut", format="shardvar", partition=5)
-        sv.reshard(url, tmp_path / "whole.safetensors", cast="float64")
-    for loaded in (
-        loaded_from(bucket, url),
-        sv.load(tmp_path / "cut"),
-        sv.load(tmp_path / "whole.safetensors"),
-    ):
-        assert all(np.array_equal(loaded[key], tensors[key]) for key in tensors)
-
-
 def outcome(verb: Callable[[], Any]) -> Any:
     """What a verb returns, or the kind of its error."""
     try:

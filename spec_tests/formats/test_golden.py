@@ -1,6 +1,7 @@
 """The golden checkpoints of real libraries: whole, damaged and hostile, read as a careful reader
 does."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,16 @@ def test_a_golden_checkpoint_is_read_as_a_careful_reader_does(
 def test_contiguous_numbers_are_read_in_place(path: str) -> None:
     with sv.open_checkpoint(GOLDEN / path) as reader:
         assert reader.entries().plain.all()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("gguf/every_type/m.gguf", "keras/weights_mlp/m.weights.h5", "keras/keras_file/m.keras"),
+        *("npz/scalars_0d/ckpt/arrays.npz", "npy/c_order/x.npy", "torch_pt/tied_weights/x.pt"),
+        *("safetensors/scalars_0d/ckpt/model.safetensors", "torch_legacy/small.pt"),
+    ],
+)
+def test_a_file_of_another_name_is_known_by_its_first_bytes(path: str, tmp_path: Path) -> None:
+    shutil.copy(GOLDEN / path, tmp_path / "of another name")
+    assert sv.load(tmp_path / "of another name").keys() == sv.load(GOLDEN / path).keys()

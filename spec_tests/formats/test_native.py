@@ -17,10 +17,9 @@ from shardvar.errors import (
     ArgumentError,
     CorruptCheckpoint,
     IncompleteCheckpoint,
-    UnknownKey,
     UnsupportedError,
 )
-from shardvar.formats.native import FORMAT, PAYLOAD_ALIGNMENT, plan_places
+from shardvar.formats.native import FORMAT, PAYLOAD_ALIGNMENT
 from shardvar.formats.native.index import RUN_NBYTES
 from shardvar.formats.native.source import NativeSource
 from shardvar.layout.dtypes import NAMES, STRING, numpy_dtype
@@ -28,7 +27,6 @@ from shardvar.layout.region import Region
 from shardvar.planning.index import EntryTable, Metadata
 from shardvar.storage.local import LocalStorage
 from shardvar.storage.posix import LocalReadableFile
-from shardvar.storage.protocol import ReadableFile
 from shardvar.wire.crc import CRC32C
 from spec_tests.helpers import native_checkpoints
 from spec_tests.helpers.native_checkpoints import (
@@ -133,31 +131,6 @@ def test_what_was_written_is_read(scratch: Path, pieces: list[Piece]) -> None:
     ]
     assert by_the_book == [(p.key, p.dtype, p.shape, p.region, p.payload) for p in expected]
     source.close()
-
-
-@given(
-    sizes=st.lists(
-        st.tuples(st.integers(0, 3), st.sampled_from([0, 1, 63, 64, 65, 1000])), max_size=12
-    )
-)
-def test_payloads_are_aligned_disjoint_and_in_order(sizes: list[tuple[int, int]]) -> None:
-    """Within a file places do not fall, a payload begins at a multiple of 64, and the file ends
-    with its last byte."""
-    pieces = [
-        whole(str(row), np.zeros(nbytes, np.uint8), file=file)
-        for row, (file, nbytes) in enumerate(sizes)
-    ]
-    start, file_nbytes = plan_places(assignment_of(pieces, 4))
-    for file in range(4):
-        rows = [row for row, piece in enumerate(pieces) if piece.file == file]
-        end = 0
-        for row in rows:
-            assert start[row] >= end or not sizes[row][1]
-            assert start[row] % PAYLOAD_ALIGNMENT == 0 or not sizes[row][1]
-            assert start[row] + sizes[row][1] <= file_nbytes[file]
-            end = max(end, int(start[row]) + sizes[row][1])
-        assert file_nbytes[file] == end
-        assert sorted(start[rows].tolist()) == start[rows].tolist()
 
 
 def test_metadata_is_kept(tmp_path: Path) -> None:
@@ -280,34 +253,6 @@ def test_one_key_of_many_is_found_by_reading_few_bytes(tmp_path: Path) -> None:
         assert sum(CountingStorage.counts.values()) < (64 << 10) + (512 << 10) + 100 < size // 4
 
 
-def test_unknown_keys_are_refused_with_their_neighbours(tmp_path: Path) -> None:
-    write(tmp_path, "ck", [whole(f"layer_{number}", [number]) for number in range(5)])
-    index = FORMAT.open(LocalStorage(str(tmp_path)), "ck").index
-    for key in ("layer_9", "", "zzz", "\ud800", "\udcc3\udca9"):
-        with pytest.raises(UnknownKey):
-            index.find(key)
-    with pytest.raises(UnknownKey, match="'layer_1'"):
-        index.find("laier_1")
-    write(tmp_path, "empty", [])
-    with pytest.raises(UnknownKey):
-        FORMAT.open(LocalStorage(str(tmp_path)), "empty").index.find("a")
-
-
-def test_a_path_means_what_a_person_has_at_hand(tmp_path: Path) -> None:
-    """The prefix, the index, a data file or the directory; never a file that only looks like
-    one."""
-    storage = LocalStorage(str(tmp_path))
-    write(tmp_path, "b", [whole("t", [1])])
-    write(tmp_path, "a", [whole("t", [1])])
-    (tmp_path / ".svindex").touch()
-    (tmp_path / "c.svdata-g1-00000-of-00001").touch()
-    assert FORMAT.locate(storage, "") == ["a", "b"]
-    for name in ("b", "b.svindex", "b.svdata-g1-00000-of-00001", "b.svdata-old-00007-of-00009"):
-        assert FORMAT.locate(storage, name) == ["b"], name
-    for name in ("c", "c.svdata-g1-00000-of-00001", "b.svdata", "svindex", "nothing", "../b"):
-        assert FORMAT.locate(storage, name) == [], name
-
-
 def test_a_checkpoint_is_renamed_by_renaming_its_files(tmp_path: Path) -> None:
     write(tmp_path, "old", [whole("t", [1, 2])])
     for name in os.listdir(tmp_path):
@@ -399,31 +344,6 @@ def test_what_cannot_be_held_is_refused(tmp_path: Path) -> None:
             [dataclasses.replace(checksums_of([pieces[0].payload]), runs=np.zeros(1, np.uint32))]
         )
     assert os.listdir(tmp_path) == []
-
-
-def test_files_of_the_protocol_are_all_that_is_needed(tmp_path: Path) -> None:
-    """Nothing but the protocol's verbs is asked of a storage's files."""
-    write(tmp_path, "ck", [whole("t", [1])])
-
-    @dataclasses.dataclass
-    class Plain:
-        file: LocalReadableFile
-
-        def __getattr__(self, name: str) -> Any:
-            if name not in ("name", "size", "stamp", "read_into", "read", "map", "close"):
-                raise AttributeError(name)
-            return getattr(self.file, name)
-
-    class Plainly(LocalStorage):
-        __slots__ = ()
-
-        def open(self, name: str) -> Any:
-            return Plain(LocalStorage.open(self, name))
-
-    source = FORMAT.open(Plainly(str(tmp_path)), "ck")
-    file: ReadableFile = source.file
-    assert [piece.key for piece in pieces_of(source, source.index.find("t"))] == ["t"] and file.size
-    source.close()
 
 
 def test_a_corrupt_block_leaves_the_others_readable(tmp_path: Path) -> None:

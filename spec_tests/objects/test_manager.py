@@ -15,10 +15,8 @@ import shardvar as sv
 from shardvar.errors import (
     ArgumentError,
     ArgumentTypeError,
-    InconsistentTensor,
     PolicyError,
     StorageError,
-    TargetExists,
 )
 from shardvar.reference.objects.series import Retention, plan_rotation
 from shardvar.storage.local import LocalStorage
@@ -45,13 +43,6 @@ def test_the_newest_are_kept_and_of_the_others_nothing(tmp_path: Path, form: str
         for name in os.listdir(tmp_path)
         if not name.startswith("ckpt-") and name != "checkpoint"
     ]
-
-
-def test_without_a_limit_all_are_kept(tmp_path: Path) -> None:
-    manager = build(tmp_path, None)
-    for _ in range(4):
-        manager.save()
-    assert names(manager.checkpoints) == [f"ckpt-{number}" for number in range(1, 5)]
 
 
 def test_one_every_so_many_hours_stays_for_good(tmp_path: Path) -> None:
@@ -295,19 +286,6 @@ def test_other_arguments_that_mean_nothing_are_refused(tmp_path: Path) -> None:
         build(tmp_path, format="parquet")
 
 
-def test_a_file_in_the_place_of_the_directory_is_one_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StorageError, match="something else has this name"):
-        build(tmp_path / "file").save()
-
-
-def test_a_directory_in_the_place_of_the_state_file_is_refused_first(tmp_path: Path) -> None:
-    (tmp_path / "checkpoint").mkdir()
-    with pytest.raises(TargetExists, match="is a directory"):
-        build(tmp_path).save()
-    assert os.listdir(tmp_path) == ["checkpoint"]
-
-
 class Refusing:
     """A policy that has no answer."""
 
@@ -347,12 +325,3 @@ def test_what_is_refused_leaves_no_new_folder(
     assert int(checkpoint.save_counter) == 0
     manager.save()
     assert manager.latest_checkpoint == str(folder / "ckpt-1")
-
-
-def test_another_shape_is_refused_and_changes_nothing(tmp_path: Path) -> None:
-    build(tmp_path, value=1.0).save()
-    w = sv.Variable(np.zeros((3, 3), np.float32))
-    manager = sv.CheckpointManager(sv.Checkpoint(w=[w]), tmp_path, 1)
-    with pytest.raises(InconsistentTensor):
-        manager.restore_or_initialize()
-    assert not w.numpy().any()

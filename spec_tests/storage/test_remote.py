@@ -26,17 +26,14 @@ from shardvar.errors import (
     InvalidCheckpoint,
     MissingExtra,
     MissingFile,
-    ServerError,
     StorageError,
     UnsupportedError,
 )
 from shardvar.storage import objects, requests, urls
-from shardvar.storage.local import split_place
 from shardvar.storage.objects import ObjectClient
-from shardvar.storage.posix import LocalReadableFile
 from shardvar.storage.remote import AHEAD_NBYTES, RemoteStorage
 from shardvar.storage.requests import FolderListing, Head, Pace
-from shardvar.storage.urls import WebClient, split_url
+from shardvar.storage.urls import WebClient
 from spec_tests.helpers.range_server import RangeServer, serving
 
 CONTENT = np.random.default_rng(1).bytes(3 << 20)
@@ -229,13 +226,6 @@ def test_a_url_of_a_file_is_its_path(tmp_path: Path) -> None:
         assert sv.verify(f"file://{tmp_path}/{word}").path == str(tmp_path / name)
 
 
-def test_names_with_an_equals_sign_are_names() -> None:
-    """Folders such as those of a step or of a search over learning rates are no parameters."""
-    pytest.importorskip("fsspec")
-    storage, name = split_url("memory://bucket/lr=0.1,wd=0.2/step=100;a&b/model.npz")
-    assert (storage.key, name) == ("lr=0.1,wd=0.2/step=100;a&b", "model.npz")
-
-
 def test_unknown_schemes_and_packages_that_are_missing_are_told_apart() -> None:
     pytest.importorskip("fsspec")
     with pytest.raises(ArgumentError, match="The scheme zz:// is not known"):
@@ -329,12 +319,6 @@ def test_a_url_is_not_written(bucket: Any, tmp_path: Path) -> None:
         sv.reshard(f"{url}/model", f"{url}/model", force=True)
 
 
-def test_a_map_of_a_url_is_refused(bucket: Any, tmp_path: Path) -> None:
-    sv.save(tmp_path / "model", {"w": [1]})
-    with pytest.raises(UnsupportedError, match="Read it without mmap"):
-        sv.load(f"{bucket(tmp_path)}/model", mmap=True)
-
-
 # --- Web servers
 
 
@@ -359,50 +343,6 @@ def test_a_server_that_sends_whole_files_alone_is_said_to_be_that(
         StorageError, match=r"sends only whole files, .*\. Download the file, or use a server"
     ):
         sv.load(f"{server.url}/model.npz")
-
-
-@pytest.mark.parametrize("name", ["model.svindex", "model.safetensors", "model.npz"])
-def test_reading_brings_what_the_disk_reads_and_little_more(
-    name: str, server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Open, list, one slice and one tensor transfer at most ``AHEAD_NBYTES`` more, counted at the
-    server."""
-    tensors = {f"t{i}": np.full((1000, 500), i, "<f4") for i in range(8)}
-    path = tmp_path / name.removesuffix(".svindex")
-    sv.save(path, tensors)
-    publish(server, tmp_path)
-    local = 0
-    for method in ("read", "read_into"):
-        original = getattr(LocalReadableFile, method)
-
-        def counted(self: Any, start: int, last: Any, original: Any = original) -> Any:
-            nonlocal local
-            local += last if isinstance(last, int) else len(last)
-            return original(self, start, last)
-
-        monkeypatch.setattr(LocalReadableFile, method, counted)
-
-    def use(place: Any) -> list[Any]:
-        with sv.open_checkpoint(place) as reader:
-            return [reader.keys(), reader["t3"][10:20].tolist(), np.asarray(reader["t5"]).tolist()]
-
-    assert use(path) == use(f"{server.url}/{name}")
-    assert server.sent_nbytes <= local + AHEAD_NBYTES
-    assert server.num_requests < 40
-
-
-def test_a_web_server_that_cuts_answers_short_is_an_error(
-    server: RangeServer, tmp_path: Path
-) -> None:
-    sv.save(tmp_path / "model.npz", {"w": np.arange(1000)})
-    publish(server, tmp_path)
-    server.cut = 3
-    server.num_requests = 0
-    with pytest.raises(ServerError, match="the server sent"):
-        sv.load(f"{server.url}/model.npz")
-    assert (
-        server.num_requests == 3
-    )  # for its size, and twice for its first bytes: no other format asks again
 
 
 def test_a_file_that_is_replaced_meanwhile_is_an_error(server: RangeServer, tmp_path: Path) -> None:
@@ -562,11 +502,6 @@ def test_a_service_without_encryption_is_said_to_need_permission(in_environment:
     in_environment(AWS_ALLOW_HTTP="false")
     with pytest.raises(StorageError, match="If it is not encrypted, set AWS_ALLOW_HTTP"):
         sv.load("s3://bucket/model")
-
-
-def test_a_path_is_split_as_before(tmp_path: Path) -> None:
-    storage, name = split_place(tmp_path / "model")
-    assert (storage.local_path, storage.path, name) == (str(tmp_path), str(tmp_path), "model")
 
 
 class Answered(Exception):

@@ -198,15 +198,6 @@ def test_names_lead_to_checkpoints(tmp_path: Path) -> None:
         sv.load(tmp_path / "checkpoint_3")
 
 
-def test_a_folder_means_the_other_files_of_the_same_model(tmp_path: Path) -> None:
-    """As before Flax was read: a repository often has the same model in several forms."""
-    write(tmp_path / "flax_model.msgpack", {"flax": array()})
-    assert {*sv.load(tmp_path)} == {"flax"}
-    for name in ("pytorch_model.bin.pt", "model.safetensors"):
-        sv.save(tmp_path / name, {name: np.zeros(2)})
-        assert {*sv.load(tmp_path)} == {name}
-
-
 def test_large_arrays_are_jumped_over_in_a_bucket(tmp_path: Path) -> None:
     """The structure of four arrays of 8 MiB takes a small read each."""
     data = packed({str(number): array((2 << 20,), data=bytes(8 << 20)) for number in range(4)})

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.errors import (
-    AmbiguousPath,
     CorruptCheckpoint,
     IncompleteCheckpoint,
     InvalidCheckpoint,
@@ -260,17 +259,6 @@ def test_the_set_of_a_model_without_weights_is_an_empty_checkpoint(tmp_path: Pat
     (tmp_path / "m.weights.json").write_text('{"metadata": {"total_size": 0}, "weight_map": {}}')
     report = sv.verify(tmp_path / "m.weights.json")
     assert report.ok and report.num_tensors == 0 and sv.load(tmp_path) == {}
-
-
-def test_weights_beside_another_checkpoint_are_read_by_their_own_path(tmp_path: Path) -> None:
-    (tmp_path / "tf_model.h5").write_bytes(WEIGHTS)
-    assert len(sv.load(tmp_path)) == 8
-    sv.save(tmp_path / "model.safetensors", {"t": np.arange(3)})
-    assert list(sv.load(tmp_path)) == ["t"]
-    (tmp_path / "model.safetensors").unlink()
-    (tmp_path / "other.h5").write_bytes(WEIGHTS)
-    with pytest.raises(AmbiguousPath):
-        sv.load(tmp_path)
 
 
 def test_a_compressed_archive_is_refused_with_a_remedy(tmp_path: Path) -> None:

@@ -266,13 +266,3 @@ def test_a_call_of_what_has_no_name_is_refused() -> None:
     ):
         with pytest.raises(ShardvarError):
             tensor_of(tensor)
-
-
-def test_a_folder_of_a_trainer_means_its_model(tmp_path: Path) -> None:
-    """Files of torch.save beside another checkpoint are read by their own paths."""
-    sv.save(tmp_path / "model.safetensors", {"t": np.arange(3)})
-    shutil.copy(GOLDEN / "torch_pt" / "tied_weights" / "x.pt", tmp_path / "optimizer.pt")
-    assert list(sv.load(tmp_path)) == ["t"]
-    assert "emb.weight" in sv.load(tmp_path / "optimizer.pt")
-    shutil.copy(tmp_path / "optimizer.pt", tmp_path / "of another name")
-    assert "emb.weight" in sv.load(tmp_path / "of another name")

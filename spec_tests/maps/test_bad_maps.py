@@ -75,7 +75,6 @@ BAD = {
         {"x.0": (2,)},
         ("No rule matches a key, and 'x.0' is one that the map makes", "--inverse"),
     ),
-    "no rules": Bad([], {"w": (2,)}, ("'w' is matched by no rule. Add a rule for it",)),
     "two rules that match a key": Bad(
         ["w -> a", "w -> b"],
         {"w": (2, 3)},
@@ -127,11 +126,6 @@ BAD = {
         ("Rule 1, 'w[(n d) i]", "'w' of [10, 4] has an axis (n d) of 10, which 4 does not divide"),
         {"n": 4},
     ),
-    "two extents that are not known": Bad(
-        ["w[(n d) i] -> w[n d i]"],
-        {"w": (10, 4)},
-        ("an axis (n d) of 10, and the sizes of n, d are not known", "--size n=N"),
-    ),
     "sizes of another shape": Bad(
         ["w[(n d) i] -> w[n d i]"],
         {"w": (10, 4)},
@@ -151,21 +145,10 @@ BAD = {
     "number below zero": Bad(
         ["l.{l}.w -> x.{l-1}.w"], layers(0, 1), ("'l.0.w' would get the number -1",)
     ),
-    "words of two lengths": Bad(
-        ["{s:a|b}.w -> {s:x|y|z}.w"],
-        {"a.w": (2,), "b.w": (2,)},
-        ("Rule 1", "The index 's' has 2 and 3 values on the two sides"),
-    ),
     "ranges of two lengths": Bad(
         ["w[v] @ v=0:4 -> x[v] @ v=0:5"], {"w": (4,)}, ("'v' has 4 and 5 values on the two",)
     ),
-    "range that is backwards": Bad(
-        ["w[v] @ v=4:2 -> x[v]"], {"w": (9,)}, ("The range v=4:2", "the start comes before")
-    ),
     "range below zero": Bad(["w[v] @ v=-2: -> x[v]"], {"w": (9,)}, ("v=-2:", "count from 0")),
-    "range past the end": Bad(
-        ["w[v] @ v=2:12 -> x[v]"], {"w": (9,)}, ("selects v=2:12, and 'w' of [9] has v = 9",)
-    ),
     "value past the end": Bad(
         ["w[(s d)] @ s=7 -> x[d]"], {"w": (10,)}, ("'w' of [10] has s = 2", "within 2"), {"d": 5}
     ),
@@ -210,9 +193,6 @@ BAD = {
         {"a": (3,), "b": (3,)},
         ("'x': it is made of tensors of several dtypes", "'a' of float32 by rule 1", "--cast"),
         dtypes={"b": "float16"},
-    ),
-    "arithmetic of integers": Bad(
-        ["w plus 1 -> x"], {"w": (2,)}, ("'w' is of dtype int32",), dtypes={"w": "int32"}
     ),
     "factor of integers": Bad(
         ["w[a] times s[a] -> x[a]"],
@@ -264,9 +244,6 @@ BAD = {
             "--size one=N",
         ),
     ),
-    "key with a space": Bad(
-        ["my key[a] -> y[a]"], {"key": (2,)}, ("my has no brackets, so it is a size",)
-    ),
     "sources of several dtypes": Bad(
         ["mean(n: {n}/w) -> w"],
         {"0/w": (2,), "1/w": (2,)},
@@ -278,11 +255,6 @@ BAD = {
         {"0/steps": (), "1/steps": ()},
         ("'0/steps' is used by no rule: '0/steps' is of dtype int64, and rule 1", "-> nothing"),
         dtypes={"0/steps": "int64", "1/steps": "int64"},
-    ),
-    "one index of two extents": Bad(
-        ["W[o i] + B[o r] A[r i] -> W[o i]"],
-        {"W": (16, 16), "B": (16, 4), "A": (8, 16)},
-        ("r is 4 in 'B' of [16, 4] and 8 in 'A' of [8, 16]. One index has one extent",),
     ),
     "delta without a base": Bad(
         ["0/{x:**}.w[o i] + 1/m.{x}.B[o r] 1/m.{x}.A[r i] -> {x}.w[o i]", "rest 0/{x:**} -> {x}"],
@@ -354,9 +326,6 @@ BAD = {
         {"w": (10,)},
         ("sizes.n: The size 'h / 3' is not an integer: 10 / 3",),
         {"n": "h / 3", "h": 10},
-    ),
-    "size divided by zero": Bad(
-        ["w[(n d)] -> w[n d]"], {"w": (10,)}, ("sizes.n: A constant has no value",), {"n": "10 / 0"}
     ),
     "size that is a float": Bad(
         ["w[(n d)] -> w[n d]"], {"w": (10,)}, ("The size '2.5' is not an int",), {"n": "2.5"}

@@ -18,7 +18,7 @@ import shardvar as sv
 from shardvar.errors import MapError
 from shardvar.maps.map import Map, fit_map
 from spec_tests.helpers import model_families as families
-from spec_tests.helpers.map_arrays import carry_out
+from spec_tests.helpers.map_arrays import assert_same, carry_out
 from spec_tests.helpers.model_families import CONFIG, D, E, F, G, H, L, V, h
 
 Array = np.ndarray[Any, Any]
@@ -37,13 +37,6 @@ def mapped(given: Map, arrays: Arrays, place: Path) -> Arrays:
     if found.problems:
         raise MapError("; ".join(found.problems))
     return carry_out(found.plan, arrays)
-
-
-def check(found: Arrays, wanted: Arrays) -> None:
-    assert sorted(found) == sorted(wanted)
-    for key, array in wanted.items():
-        assert found[key].shape == array.shape, key
-        assert found[key].tobytes() == np.ascontiguousarray(array).tobytes(), key
 
 
 def pairs(array: Array, heads: int) -> Array:
@@ -259,8 +252,8 @@ def test_an_exact_map_gives_the_formulas_values_and_its_inverse_gives_them_back(
     family, formula = EXACT[name]
     source, given = family(), Map.read(name)
     made = mapped(given, source, place)
-    check(made, formula(source))
-    check(mapped(given.inverse(), made, place), source)
+    assert_same(made, formula(source))
+    assert_same(mapped(given.inverse(), made, place), source)
 
 
 def meta(arrays: Arrays, ranks: int, axis: int) -> Arrays:
@@ -298,24 +291,24 @@ def test_metas_ranks_are_joined(family: str, axis: int, ranks: int, place: Path)
         source[key] = source[key][: V - 1]
     files = meta(source, ranks, axis)
     to_meta = Map.read(f"{family}-hf-to-meta").extended((), {"rank": ranks})
-    check(mapped(to_meta, source, place), files)
+    assert_same(mapped(to_meta, source, place), files)
     # The files themselves, there and back.
     sv.save(place / "model.safetensors", source)
     sv.reshard(place / "model.safetensors", place / "consolidated.{rank:02}.pth", map=to_meta)
     paths = [place / f"consolidated.0{rank}.pth" for rank in range(ranks)]
     sv.reshard(paths, place / "back.safetensors", map=f"{family}-meta-to-hf")
-    check(sv.load(place / "back.safetensors"), source)
+    assert_same(sv.load(place / "back.safetensors"), source)
     for rank, path in enumerate(paths):
         own = {f"{rank}/{key}": array for key, array in sv.load(path).items()}
-        check(own, {key: array for key, array in files.items() if key.startswith(f"{rank}/")})
+        assert_same(own, {key: array for key, array in files.items() if key.startswith(f"{rank}/")})
     files |= {f"{rank}/rope.freqs": np.ones(h // 2, np.float32) for rank in range(ranks)}
-    check(mapped(Map.read(f"{family}-meta-to-hf"), files, place), source)
+    assert_same(mapped(Map.read(f"{family}-meta-to-hf"), files, place), source)
 
 
 def test_a_gguf_of_llama_goes_back_without_rope_freqs(place: Path) -> None:
     source = families.llama()
     file = renamed(rotated(source), GGUF) | {"rope_freqs.weight": np.ones(h // 2, np.float32)}
-    check(mapped(Map.read("llama-gguf-to-hf"), file, place), source)
+    assert_same(mapped(Map.read("llama-gguf-to-hf"), file, place), source)
 
 
 def test_gemmas_norms_are_stored_around_one(place: Path) -> None:
@@ -331,7 +324,7 @@ def test_gemmas_norms_are_stored_around_one(place: Path) -> None:
         for key, array in renamed(source, names).items()
     }
     made = mapped(Map.read("gemma3-hf-to-gguf"), source, place)
-    check(made, wanted)
+    assert_same(made, wanted)
     back = mapped(Map.read("gemma3-gguf-to-hf"), made, place)
     assert back.keys() == source.keys()
     for key, array in source.items():
@@ -362,7 +355,7 @@ def test_maxtext_has_the_query_divided_by_the_root_of_a_head(family: str, place:
     else:
         wanted = maxtext(source, "block_sparse_moe", "MoeBlock_0")
     made = mapped(Map.read(f"{family}-hf-to-maxtext"), source, place)
-    check(made, wanted)
+    assert_same(made, wanted)
     back = mapped(Map.read(f"{family}-maxtext-to-hf"), made, place)
     assert back.keys() == source.keys()
     for key, array in source.items():

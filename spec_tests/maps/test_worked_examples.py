@@ -11,6 +11,7 @@ import pytest
 
 import shardvar as sv
 from shardvar.errors import MapError
+from spec_tests.helpers.map_arrays import assert_same
 
 Array = np.ndarray[Any, Any]
 Arrays = dict[str, Array]
@@ -44,27 +45,7 @@ def stacked(tensors: Arrays, name: str, count: int) -> Array:
     return np.stack([tensors[name.format(n)] for n in range(count)])
 
 
-def grouped(q: Array, k: Array, v: Array, groups: int, size: int) -> Array:
-    """Query, key and value as Megatron stores them: per group its queries, its key, its value."""
-    rest = q.shape[1:]
-    parts = [each.reshape(groups, -1, size, *rest) for each in (q, k, v)]
-    return np.concatenate(parts, axis=1).reshape(-1, *rest)
-
-
-GQA = [
-    "q.{k:weight|bias}[(g s d) ...] -> qkv.{k:weight|bias}[(g s d) ...] @ s=0:r",
-    "k.{k:weight|bias}[(g d) ...] -> qkv.{k:weight|bias}[(g s d) ...] @ s=r",
-    "v.{k:weight|bias}[(g d) ...] -> qkv.{k:weight|bias}[(g s d) ...] @ s=r+1",
-]
 WORKED = {
-    "grouped QKV with weights and biases in the same rules": Worked(
-        [rule.replace("{k:weight|bias}", "{x:*}") for rule in GQA],
-        {f"{n}.{x}": some(rows, *rest, seed=ord(n)) for n, rows in (("q", 48), ("k", 16), ("v", 16))
-         for x, rest in (("weight", (10,)), ("bias", ()))},
-        lambda t: {f"qkv.{x}": grouped(t[f"q.{x}"], t[f"k.{x}"], t[f"v.{x}"], 2, 8)
-                   for x in ("weight", "bias")},
-        {"g": 2, "r": 3, "s": "r + 2"},
-    ),
     "QKV of Phi-3: parts of unequal sizes": Worked(
         ["qkv[o i] @ o=0:a -> q[o i]", "qkv[o i] @ o=a:a+b -> k[o i]", "qkv[o i] @ o=a+b: -> v[o i]"],
         {"qkv": some(20, 3)},
@@ -159,12 +140,6 @@ WORKED = {
                    for s, n in enumerate(("gate", "up"))},
         back_sizes={"rank": 3},
     ),
-    "elements of four bits": Worked(
-        ["w[(a b) c] -> w[c b a]"],
-        {"w": (np.arange(24) % 15 - 7).astype(np.int8).reshape(6, 4).astype(ml_dtypes.int4)},
-        lambda t: {"w": t["w"].reshape(3, 2, 4).transpose(2, 1, 0)},
-        {"a": 3},
-    ),
     "numbers that are missing are filled": Worked(
         ["e.{n}[h] -> rows[n h] @ n=0: else 0"],
         {"e.1": some(2, seed=1), "e.3": some(2, seed=3)},
@@ -208,13 +183,6 @@ WORKED = {
         ),
     ),
 }  # fmt: skip
-
-
-def assert_same(found: Arrays, wanted: Arrays) -> None:
-    assert found.keys() == wanted.keys()
-    for key, array in wanted.items():
-        assert (found[key].dtype, found[key].shape) == (array.dtype, array.shape), key
-        assert found[key].tobytes() == np.asarray(array, order="C").tobytes(), key
 
 
 @pytest.mark.parametrize("name", WORKED)

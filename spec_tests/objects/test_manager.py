@@ -250,16 +250,22 @@ def test_what_cannot_be_removed_is_told_and_removed_later(
 # Wrong usage
 
 
-@pytest.mark.parametrize("most", [0, -1, True, 2.0, "2"])
-def test_a_limit_is_a_positive_integer_or_none(tmp_path: Path, most: Any) -> None:
-    with pytest.raises(ArgumentError, match="max_to_keep"):
-        build(tmp_path, most)
+WRONG: dict[str, list[Any]] = {
+    "max_to_keep": [0, -1, True, 2.0, "2"],
+    "keep_checkpoint_every_n_hours": [-1, float("nan"), "1", True],
+    "checkpoint_name": ["a/b", "../a", "a\0", "x" * 300, 3],
+    "checkpoint_interval": [3],  # without step_counter
+    "format": ["parquet"],
+}
+WORDS = {"checkpoint_name": None, "checkpoint_interval": "step_counter", "format": "Unknown format"}
 
 
-@pytest.mark.parametrize("hours", [-1, float("nan"), "1", True])
-def test_hours_are_a_number(tmp_path: Path, hours: Any) -> None:
-    with pytest.raises(ArgumentError, match="keep_checkpoint_every_n_hours"):
-        build(tmp_path, 1, keep_checkpoint_every_n_hours=hours)
+@pytest.mark.parametrize(("name", "value"), [(n, each) for n in WRONG for each in WRONG[n]])
+def test_an_argument_that_means_nothing_is_refused(tmp_path: Path, name: str, value: Any) -> None:
+    """A name of checkpoints leads to no other directory."""
+    given = {"max_to_keep": 1, name: value}
+    with pytest.raises(ArgumentError, match=WORDS.get(name, name)):
+        build(tmp_path, given.pop("max_to_keep"), **given)
 
 
 @pytest.mark.parametrize("number", [-1, 1.5, "3", True, sv.Variable(1.0)])
@@ -269,21 +275,11 @@ def test_a_number_is_an_integer(tmp_path: Path, number: Any) -> None:
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("name", ["a/b", "../a", "a\0", "x" * 300, 3])
-def test_a_name_of_checkpoints_leads_to_no_other_directory(tmp_path: Path, name: Any) -> None:
-    with pytest.raises(ArgumentError):
-        build(tmp_path, checkpoint_name=name)
-
-
-def test_other_arguments_that_mean_nothing_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="step_counter"):
-        build(tmp_path, checkpoint_interval=3)
+def test_only_checkpoints_are_managed_and_only_in_paths(tmp_path: Path) -> None:
     with pytest.raises(ArgumentTypeError, match=r"sv\.Checkpoint"):
         sv.CheckpointManager({"w": sv.Variable(1.0)}, tmp_path, 1)  # type: ignore[arg-type]
     with pytest.raises(ArgumentTypeError, match="not a path"):
         build(3)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="Unknown format"):
-        build(tmp_path, format="parquet")
 
 
 class Refusing:

@@ -22,7 +22,6 @@ from shardvar.errors import (
 from shardvar.reference.training.module import Module
 from shardvar.storage.local import LocalStorage
 from shardvar.verbs.newest import SeriesState, read_state
-from spec_tests.helpers import paths
 
 COUNTER = "save_counter/.ATTRIBUTES/VARIABLE_VALUE"
 FORMATS = ["shardvar", "tensorflow", "safetensors", "npz"]
@@ -205,18 +204,6 @@ def test_comments_quotes_and_escapes_are_read_as_protobuf_reads_them() -> None:
     assert SeriesState.decode(content) == SeriesState('a"éA\t')
 
 
-@settings(deadline=None)
-@given(
-    st.binary(max_size=60)
-    | st.from_regex(rb'(model_checkpoint_path: "[^\n]{0,9}"?\s?){0,3}', fullmatch=True)
-)
-def test_no_content_breaks_the_reader_of_the_state(content: bytes) -> None:
-    try:
-        SeriesState.decode(content)
-    except MalformedCheckpoint as error:
-        assert error.remedy
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -292,15 +279,6 @@ def test_two_series_in_one_directory_share_the_state_file(tmp_path: Path) -> Non
     a.save(tmp_path / "a")
     b.save(tmp_path / "b")
     assert read_state(LocalStorage(str(tmp_path))) == SeriesState("b-1", ("b-1",))
-
-
-def test_the_examples_of_the_page_run_in_their_order() -> None:
-    page = (paths.DOCS / "checkpoints.md").read_text(encoding="utf-8")
-    blocks = page.split("```python\n")[1:]
-    assert len(blocks) > 4
-    scope: dict[str, Any] = {}
-    for block in blocks:
-        exec(block.partition("```")[0], scope)
 
 
 class SavesFirst:

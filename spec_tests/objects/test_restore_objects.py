@@ -90,22 +90,6 @@ def test_slots_are_found_by_their_variable_whatever_it_is_called_and_whenever_it
             )
 
 
-def test_slots_are_spelt_as_tensorflow_spells_them(tmp_path: Path) -> None:
-    module, optimizer = model(table(), 4), sv.optimizers.SGD(0.1, momentum=0.9)
-    step(optimizer, module)
-    sv.Checkpoint(model=module, a=[optimizer]).write(tmp_path / "model")
-    with sv.open_checkpoint(tmp_path / "model") as reader:
-        assert {"model/w/.OPTIMIZER_SLOT/a/0/momentum/.ATTRIBUTES/VARIABLE_VALUE"} <= set(reader)
-        assert (
-            len(
-                reader.find(
-                    "model/w/.OPTIMIZER_SLOT/a/0/momentum/.ATTRIBUTES/VARIABLE_VALUE"
-                ).slices
-            )
-            == 4
-        )
-
-
 def test_slots_of_variables_that_are_saved_elsewhere_are_saved_under_their_names(
     tmp_path: Path,
 ) -> None:

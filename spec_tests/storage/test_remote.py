@@ -171,29 +171,18 @@ def test_a_name_leads_to_no_other_folder(name: str) -> None:
         ("s3://KEY:SECRET@bucket/model", "password"),
         ("s3://SECRET@bucket/model", "password"),
         ("abfs://c:SECRET@account.dfs.core.windows.net/x", "password"),
-        ("https://user:SECRET@host/model.npz", "password"),
-        ("s3://KEY:SECRET/with/slash@bucket/model", "password"),
         ("https://user:SECRET/with/slash@host/model.npz", "password"),
         ("zip://x::s3://KEY:SECRET@bucket/model", "another URL in it"),
-        ("simplecache::s3://KEY:SECRET@bucket/model", "does not begin as a URL"),
         (" s3://KEY:SECRET@bucket/model", "does not begin as a URL"),
         ("s3:/KEY:SECRET@bucket/model", "lost a slash"),
         ("https://host/model.npz?X-Amz-Signature=SECRET", "query"),
         ("s3://bucket/model?versionId=SECRET", "query"),
         ("https://host/model%3Fsig=SECRET", "query"),
-        ("s3://bucket/model%3FX-Amz-Signature%3DSECRET", "query"),
         ("https://host/model.npz#SECRET", "fragment"),
-        ("s3://bucket/model#SECRET", "fragment"),
-        ("gs://bucket/#SECRET", "fragment"),
         ("az://container/run#SECRET/model", "fragment"),
-        ("hf://user/model#SECRET", "fragment"),
-        ("s3://bucket#SECRET", "fragment"),
         ("https://host/model;sig=SECRET/x.npz", "parameters"),
         ("https://host/sv=2020&sig=SECRET/x.npz", "parameters"),
-        ("https://host/model%3Bsig%3DSECRET", "parameters"),
-        ("az://container/model;SharedAccessSignature=SECRET", "parameters"),
         ("az://DefaultEndpointsProtocol=https;AccountKey=SECRET/x", "parameters"),
-        ("https://account.blob.core.windows.net/container/x;sig=SECRET", "parameters"),
         ("ssh://user;password=SECRET@host/model", "parameters"),
         ("sftp://user%3ASECRET@host/model", "password"),
         ("https://user%3ASECRET%40host/model.npz", "password"),
@@ -286,26 +275,17 @@ def test_folders_names_and_steps_mean_the_same(bucket: Any, tmp_path: Path) -> N
     by its number."""
     for step in (9, 10):
         sv.save(tmp_path / f"step-{step}" / "model", {"w": [step]})
-    sv.save(tmp_path / "variables" / "variables", {"w": [0]}, format="tensorflow")
     url = bucket(tmp_path)
-    assert (
-        sv.load(f"{url}/step-9")["w"]
-        == sv.load(f"{url}/step-9/")["w"]
-        == sv.load(f"{url}/step-9/model.svindex")["w"]
-    )
+    for name in ("step-9", "step-9/", "step-9/model.svindex"):
+        assert sv.load(f"{url}/{name}")["w"] == [9]
     assert sv.newest_checkpoint(f"{url}/step-10") == f"{url}/step-10/model"
-    assert sv.load(url)["w"] == [0]  # as of a SavedModel
-    with pytest.raises(CheckpointNotFound, match=f"There is no checkpoint at {url}/step-11"):
-        sv.load(f"{url}/step-11")
-
-
-def test_the_newest_step_of_a_url_is_found(bucket: Any, tmp_path: Path) -> None:
-    for step in (9, 10):
-        sv.save(tmp_path / f"step-{step}" / "model", {"w": [step]})
-    url = bucket(tmp_path)
     assert sv.newest_checkpoint(url) == f"{url}/step-10/model"
     with pytest.raises(AmbiguousPath, match="step-9"):
         sv.load(url)
+    sv.save(tmp_path / "variables" / "variables", {"w": [0]}, format="tensorflow")
+    assert sv.load(bucket(tmp_path))["w"] == [0]  # as of a SavedModel
+    with pytest.raises(CheckpointNotFound, match=f"There is no checkpoint at {url}/step-11"):
+        sv.load(f"{url}/step-11")
 
 
 def test_a_url_is_not_written(bucket: Any, tmp_path: Path) -> None:

@@ -12,12 +12,7 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.cli import main
-from shardvar.errors import (
-    ArgumentError,
-    CheckpointNotFound,
-    MissingFile,
-    UnsupportedError,
-)
+from shardvar.errors import ArgumentError, CheckpointNotFound, MissingFile, UnsupportedError
 from shardvar.formats.gguf import FORMAT
 from shardvar.formats.listing import DequantizedSource
 from shardvar.storage.local import LocalStorage

@@ -14,12 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.errors import (
-    AmbiguousPath,
-    ArgumentError,
-    TargetExists,
-    UnsupportedError,
-)
+from shardvar.errors import AmbiguousPath, ArgumentError, TargetExists, UnsupportedError
 from shardvar.formats.safetensors import FORMAT
 from shardvar.layout.dtypes import code
 from shardvar.planning.policies import BalancedPolicy

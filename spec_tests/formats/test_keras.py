@@ -25,9 +25,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.keras import FORMAT
 from shardvar.storage.local import LocalStorage
-from spec_tests.helpers.format_protocol import (
-    GOLDEN,
-)
+from spec_tests.helpers.format_protocol import GOLDEN
 from spec_tests.hostile.keras import MEMBER, WEIGHTS
 from spec_tests.hostile.npz import Member, archive
 

@@ -4,6 +4,7 @@ little."""
 import dataclasses
 import itertools
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardvar.errors import (
-    ArgumentError,
-    CorruptCheckpoint,
-    IncompleteCheckpoint,
-    UnsupportedError,
-)
+from shardvar.errors import ArgumentError, CorruptCheckpoint, IncompleteCheckpoint, UnsupportedError
 from shardvar.formats.native import FORMAT, PAYLOAD_ALIGNMENT
 from shardvar.formats.native.index import RUN_NBYTES
 from shardvar.formats.native.source import NativeSource
@@ -208,49 +204,33 @@ def test_a_long_payload_has_a_block_of_its_own(tmp_path: Path) -> None:
     ]
 
 
-class CountingStorage(LocalStorage):
-    """A storage that counts what is read of its files."""
-
-    __slots__ = ()
-    counts: dict[str, int] = {}  # noqa: RUF012
-
-    def open(self, name: str) -> Any:
-        return CountingFile(LocalStorage.open(self, name), name)
-
-
-@dataclasses.dataclass
-class CountingFile:
-    file: LocalReadableFile
-    short: str
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.file, name)
-
-    def read(self, start: int, nbytes: int) -> bytes:
-        CountingStorage.counts[self.short] = CountingStorage.counts.get(self.short, 0) + nbytes
-        return self.file.read(start, nbytes)
-
-
-def test_one_key_of_many_is_found_by_reading_few_bytes(tmp_path: Path) -> None:
+def test_one_key_of_many_is_found_by_reading_few_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of 100,000 keys one is found in the index's end and two blocks of 256 KiB; no data file is
     read."""
-    count = 100_000
+    count, storage = 100_000, LocalStorage(str(tmp_path))
     pieces = [
         Piece(f"layer/{row:06d}/w", "int8", (1,), Region((0,), (1,)), b"") for row in range(count)
     ]
-    storage = CountingStorage(str(tmp_path))
     sink = FORMAT.create(storage, "ck", assignment_of(pieces), Metadata(), "g")
-    with_no_bytes = checksums_of([])
     (tmp_path / sink.asides[0]).write_bytes(bytes((count - 1) * PAYLOAD_ALIGNMENT + 1))
     payload, runs = np.zeros(count, np.int64), np.zeros(count, np.uint32)
-    sink.commit([dataclasses.replace(with_no_bytes, payload=payload, runs=runs)])
-    size = (tmp_path / "ck.svindex").stat().st_size
+    sink.commit([dataclasses.replace(checksums_of([]), payload=payload, runs=runs)])
+    size, read = (tmp_path / "ck.svindex").stat().st_size, LocalReadableFile.read
+    counts = Counter[str]()
+
+    def counted(file: LocalReadableFile, start: int, nbytes: int) -> bytes:
+        counts[os.path.basename(file.name)] += nbytes
+        return read(file, start, nbytes)
+
+    monkeypatch.setattr(LocalReadableFile, "read", counted)
     for key in ("layer/000000/w", "layer/054321/w", "layer/099999/w"):
-        CountingStorage.counts.clear()
+        counts.clear()
         entries = FORMAT.open(storage, "ck").index.find(key)
         assert entries.slices.key(0) == key and len(entries) == 1
-        assert CountingStorage.counts.keys() == {"ck.svindex"}
-        assert sum(CountingStorage.counts.values()) < (64 << 10) + (512 << 10) + 100 < size // 4
+        assert counts.keys() == {"ck.svindex"}
+        assert counts.total() < (64 << 10) + (512 << 10) + 100 < size // 4
 
 
 def test_a_checkpoint_is_renamed_by_renaming_its_files(tmp_path: Path) -> None:

@@ -34,16 +34,9 @@ from shardvar.wire.block_file import (
 )
 from shardvar.wire.crc import CRC32C
 from spec_tests.helpers.native_checkpoints import GOLDEN, hand_made, place
+from spec_tests.hostile.native import u32, u64
 
 TINY = (GOLDEN / "tiny" / "ck.svindex").read_bytes()
-
-
-def u32(*numbers: int) -> Any:
-    return np.array(numbers, "<u4")
-
-
-def u64(*numbers: int) -> Any:
-    return np.array(numbers, "<u8")
 
 
 def opened(directory: Path) -> NativeSource:

@@ -22,11 +22,7 @@ from shardvar.planning.index import Metadata
 from shardvar.planning.slices import Assignment, TensorTable
 from shardvar.storage.local import LocalStorage
 from shardvar.wire.npy import NPY_DTYPES
-from shardvar.wire.zip import (
-    build_central,
-    build_end,
-    build_local,
-)
+from shardvar.wire.zip import build_central, build_end, build_local
 from spec_tests.helpers.format_protocol import (
     findings,
     open_path,

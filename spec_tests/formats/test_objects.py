@@ -6,6 +6,7 @@ import pickle
 import tempfile
 import zipfile
 from argparse import Namespace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from shardvar.planning.index import OBJECTS
 from shardvar.wire.plain import OrderedMap, Size, Tagged, build_objects, encode_value
 from spec_tests.helpers.format_protocol import GOLDEN
 from spec_tests.helpers.torch_files import write_torch
+from spec_tests.hostile.safetensors import safetensors, tensor
 
 FORMS = ["shardvar", "safetensors", "zarr", "orbax", "npz", "tensorflow"]
 ENDINGS = {"safetensors": ".safetensors", "pt": ".pt", "npz": ".npz"}
@@ -29,18 +31,13 @@ W = np.arange(12, dtype=np.float32).reshape(4, 3)
 
 def save_with(path: Path, document: str, **tensors: Any) -> None:
     """Save a file whose metadata have that document, as only a faulty writer would."""
-    header: dict[str, Any] = {"__metadata__": {OBJECTS: document}}
-    payloads = b""
-    for key, array in ({"w": W} | tensors).items():
-        octets = array.astype(np.float32).tobytes()
-        header[key] = {
-            "dtype": "F32",
-            "shape": list(array.shape),
-            "data_offsets": [len(payloads), len(payloads) + len(octets)],
-        }
-        payloads += octets
-    encoded = json.dumps(header).encode()
-    path.write_bytes(len(encoded).to_bytes(8, "little") + encoded + payloads)
+    held = {key: np.float32(array) for key, array in ({"w": W} | tensors).items()}
+    stops = [0, *accumulate(array.nbytes for array in held.values())]
+    header: dict[str, object] = {"__metadata__": {OBJECTS: document}}
+    header |= {
+        key: tensor(*stops[n : n + 2], array.shape) for n, (key, array) in enumerate(held.items())
+    }
+    path.write_bytes(safetensors(header, b"".join(map(bytes, held.values()))))
 
 
 def document(**values: Any) -> str:

@@ -13,11 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.errors import (
-    InvalidCheckpoint,
-    MissingFile,
-    UnsupportedError,
-)
+from shardvar.errors import InvalidCheckpoint, MissingFile, UnsupportedError
 from shardvar.formats.safetensors import FORMAT
 from shardvar.layout.dtypes import PACKED_BITS, TORCH_ONLY
 from shardvar.planning.index import Metadata
@@ -33,6 +29,7 @@ from spec_tests.helpers.format_protocol import (
     some_arrays,
     write_arrays,
 )
+from spec_tests.hostile.safetensors import safetensors, tensor
 
 OPAQUE = {*PACKED_BITS, *TORCH_ONLY}
 """Dtypes that NumPy does not have."""
@@ -216,11 +213,9 @@ def packed_file(path: Path, tensors: dict[str, tuple[str, list[int], bytes]]) ->
     """Write a file of tensors of any dtype by hand."""
     header, data = dict[str, Any](), b""
     for key, (dtype, shape, payload) in tensors.items():
-        offsets = [len(data), len(data) + len(payload)]
-        header[key] = {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+        header[key] = tensor(len(data), len(data) + len(payload), shape, dtype)
         data += payload
-    text = json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    path.write_bytes(safetensors(header, data))
     return path
 
 

@@ -12,10 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.errors import (
-    InvalidCheckpoint,
-    MalformedCheckpoint,
-)
+from shardvar.errors import InvalidCheckpoint, MalformedCheckpoint
 from shardvar.formats.torch.archive import frame_of
 from shardvar.formats.torch.dcp import parse_metadata
 from shardvar.formats.torch.values import DTYPES
@@ -156,6 +153,12 @@ def test_an_item_of_the_index_that_is_no_record_is_refused(side: str, wrong: Any
     )
     with pytest.raises(MalformedCheckpoint, match="lacks its key or its place"):
         parse_metadata(build_pickle(root, 4))
+
+
+def test_an_object_that_would_run_code_is_not_carried(tmp_path: Path) -> None:
+    with pytest.raises(InvalidCheckpoint, match="would call builtins.eval"):
+        sv.reshard(GOLDEN / "torch_dcp" / "run_in_object" / "ckpt", tmp_path / "ck", format="torch")
+    assert not (tmp_path / "ck").exists()
 
 
 @given(st.sampled_from(sorted(DTYPES.values())), st.lists(st.integers(0, 1 << 40), max_size=5))

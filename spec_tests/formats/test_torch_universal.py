@@ -94,14 +94,6 @@ def shapes_of(path: str) -> list[tuple[int, ...]]:
         return [reader[key].shape for key in reader]
 
 
-def test_it_becomes_a_distributed_checkpoint_with_the_names_of_torch(tmp_path: Path) -> None:
-    folder = copied("torch_universal", "z1fp32w3", tmp_path)
-    sv.reshard(folder, tmp_path / "dcp", format="torch")
-    found, made = sv.load(folder), sv.load(tmp_path / "dcp")
-    assert found.keys() == made.keys()
-    assert sv.diff(folder, tmp_path / "dcp").equal
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_a_state_that_is_written_again_has_its_new_values(case: str, tmp_path: Path) -> None:
     """As a file with the tensor ``param``, also in a folder of stage 3, which has vectors. The

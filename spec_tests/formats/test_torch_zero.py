@@ -12,12 +12,7 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.errors import (
-    InvalidCheckpoint,
-    MissingFile,
-    ShardvarError,
-    UnsupportedError,
-)
+from shardvar.errors import InvalidCheckpoint, MissingFile, ShardvarError, UnsupportedError
 from spec_tests.helpers.format_protocol import GOLDEN
 from spec_tests.helpers.torch_files import copied, write_saved
 

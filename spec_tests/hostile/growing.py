@@ -704,7 +704,9 @@ ONNX = [
         texts=(20_000, onnx_texts),
         duplicates=(3000, lambda n: onnx.model(*[onnx.tensor()] * n)),
     ),
-    *constructs("onnx", "ck.onnx", external=(1000, onnx_external), locations=(1000, onnx_locations)),
+    *constructs(
+        "onnx", "ck.onnx", external=(1000, onnx_external), locations=(1000, onnx_locations)
+    ),
 ]
 
 # --- keras

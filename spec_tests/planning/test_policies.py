@@ -249,18 +249,6 @@ def test_more_files_than_rows_are_as_many_files_as_rows() -> None:
     assert balanced([], 5, CUTS_NUMBERS).num_files == 1
 
 
-def test_a_large_tensor_that_cannot_be_cut_leaves_no_file_empty() -> None:
-    answer = balanced(
-        [("a", "int8", (100,)), ("b", "int8", (1,)), ("c", "int8", (1,))], 3, CUTS_NOTHING
-    )
-    assert answer.file.tolist() == [0, 1, 2]
-
-
-def test_thousands_of_tensors_go_to_hundreds_of_files() -> None:
-    answer = balanced([(f"t{n}", "float32", (4,)) for n in range(5000)], 500, CUTS_NUMBERS)
-    assert set(answer.nbytes_of_files().tolist()) == {160}
-
-
 @pytest.mark.parametrize("limit", [0, -1])
 def test_limits_that_hold_nothing_are_refused(limit: int) -> None:
     for policy in (MaxShardSizePolicy, BalancedPolicy):

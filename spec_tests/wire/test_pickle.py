@@ -286,6 +286,22 @@ def test_depth_is_no_danger(opening: bytes) -> None:
     assert isinstance(value, list | tuple)
 
 
+def test_laughs_cost_nothing() -> None:
+    """Fifty lists, each of which holds the one before it ten times."""
+    data = b"\x80\x02]q\x00"
+    for number in range(1, 50):
+        data += (
+            b"]("
+            + b"h"
+            + bytes([number - 1])
+            + (b"h" + bytes([number - 1])) * 9
+            + b"eq"
+            + bytes([number])
+        )
+    value, _ = parse_pickle(b"\x80\x02(" + data[2:] + b"l.")
+    assert isinstance(value, list)
+
+
 @pytest.mark.parametrize("depth", [99, 100, 101, 100_000])
 def test_unfinished_values_are_in_each_other_as_deep_as_the_limit_says(depth: int) -> None:
     """Golden pickles have at most 9; without a limit each takes memory before anything is known."""

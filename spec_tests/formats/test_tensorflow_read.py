@@ -20,7 +20,6 @@ from shardvar.errors import (
     IncompleteCheckpoint,
     InconsistentTensor,
     InvalidCheckpoint,
-    MalformedCheckpoint,
     MissingFile,
     OutOfBounds,
     OverlappingSlices,
@@ -42,6 +41,7 @@ from spec_tests.helpers.tensor_bundles import (
     read_tensor,
     string_values,
 )
+from spec_tests.wire.test_sstable import DAMAGED
 
 NAMES = sorted(path.name for path in GOLDEN.iterdir())
 V1 = "v1_format_legacy"
@@ -49,18 +49,9 @@ READABLE = [name for name in NAMES if not name.startswith("bad") and name != V1]
 
 # What opening says of a checkpoint whose index cannot be trusted at all.
 REFUSED: dict[str, type[ShardvarError]] = {
-    "bad_index_block_crc": CorruptCheckpoint,
-    "bad_index_byte": CorruptCheckpoint,
-    "bad_index_footer_handle_far": MalformedCheckpoint,
-    "bad_index_magic": MalformedCheckpoint,
-    "bad_index_trailing": MalformedCheckpoint,
+    **DAMAGED,
     "badhand_bad_consumer": InvalidCheckpoint,
-    "badhand_block_restarts": MalformedCheckpoint,
-    "badhand_block_shared_prefix": MalformedCheckpoint,
-    "badhand_block_type": MalformedCheckpoint,
     "badhand_header_missing": InvalidCheckpoint,
-    "badhand_key_twice": InvalidCheckpoint,
-    "badhand_keys_unsorted": InvalidCheckpoint,
     "badhand_min_consumer": InvalidCheckpoint,
     V1: UnsupportedError,
 }

@@ -5,7 +5,6 @@ finds in a bucket is what it returns or finds on a disk, for whole and damaged c
 reading all of many tensors costs about a request for each 4 MiB.
 """
 
-import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,6 @@ from shardvar.formats.files import DataFiles
 from shardvar.storage.remote import RemoteStorage
 from spec_tests.formats.test_listing_cost import in_memory, requests_of
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
-from spec_tests.helpers.paths import GOLDEN
 
 BLOCK = 4 << 20
 
@@ -72,26 +70,6 @@ def loaded_from(bucket: MemoryBucket, url: str) -> dict[str, Any]:
         return sv.load(url)
 
 
-@pytest.mark.parametrize("name", WHOLE)
-@pytest.mark.parametrize("partition", [3, sv.PartitionSpec(partitions=(2, 4))])
-def test_slices_are_joined_and_cut_as_on_a_disk(name: str, partition: Any, tmp_path: Path) -> None:
-    """Slices by columns are read whole for a load, and in parts for a copy that joins or cuts."""
-    tensors = tensors_of(8)
-    cut = None if name == "m.pt" else partition
-    sv.save(tmp_path / "from" / name, tensors, partition=cut, **WHOLE[name])
-    bucket, url = in_memory(tmp_path / "from"), f"s3://bucket/run/{name}"
-    with in_bucket(bucket):
-        assert sv.verify(url).ok
-        sv.reshard(url, tmp_path / "cut", format="shardvar", partition=5)
-        sv.reshard(url, tmp_path / "whole.safetensors", cast="float64")
-    for loaded in (
-        loaded_from(bucket, url),
-        sv.load(tmp_path / "cut"),
-        sv.load(tmp_path / "whole.safetensors"),
-    ):
-        assert all(np.array_equal(loaded[key], tensors[key]) for key in tensors)
-
-
 def outcome(verb: Callable[[], Any]) -> Any:
     """What a verb returns, or the kind of its error."""
     try:
@@ -138,18 +116,6 @@ def try_report(path: str) -> Any:
         return report_of(path)
     except sv.errors.ShardvarError as error:
         return type(error)
-
-
-@pytest.mark.parametrize(
-    "case",
-    sorted(each.name for each in (GOLDEN / "torch_dcp").iterdir() if (each / "ckpt").is_dir()),
-)
-def test_golden_checkpoints_are_as_on_a_disk(case: str, tmp_path: Path) -> None:
-    shutil.copytree(GOLDEN / "torch_dcp" / case / "ckpt", tmp_path / "ck")
-    here = outcome(partial(sv.load, str(tmp_path / "ck"))), try_report(str(tmp_path / "ck"))
-    with in_bucket(in_memory(tmp_path)):
-        url = "s3://bucket/run/ck"
-        assert (outcome(partial(sv.load, url)), try_report(url)) == here
 
 
 @given(

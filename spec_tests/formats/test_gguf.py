@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.cli import main
-from shardvar.errors import (
-    ArgumentError,
-    CheckpointNotFound,
-    InvalidCheckpoint,
-    MissingFile,
-    UnsupportedError,
-)
+from shardvar.errors import ArgumentError, CheckpointNotFound, MissingFile, UnsupportedError
 from shardvar.formats.gguf import FORMAT
 from shardvar.formats.listing import DequantizedSource
 from shardvar.storage.local import LocalStorage
@@ -56,20 +50,6 @@ def test_the_numbers_of_blocks_are_read_where_they_are_asked_for(case: str) -> N
             assert described(reader.read(key), {}).items() <= row.get("dequantized", row).items(), (
                 key
             )
-
-
-def test_the_metadata_are_shown_and_arrays_are_cut_short() -> None:
-    with sv.open_checkpoint(TYPES) as reader:
-        assert dict(reader.metadata.user) == {
-            "general.architecture": "llama",
-            "llama.block_count": "2",
-            "llama.attention.layer_norm_rms_epsilon": "1e-05",
-            "tokenizer.ggml.tokens": f"[{', '.join(repr(f'token {n}') for n in range(8))}, ... 40 of string]",
-        }
-        assert (
-            reader.encodings["blocks.IQ2_XS"] == "IQ2_XS"
-            and "numbers.float16" not in reader.encodings
-        )
 
 
 @given(data=st.data())
@@ -158,13 +138,6 @@ def write(path: Path, *infos: Info, **how: Any) -> Path:
     return path
 
 
-def test_extents_are_listed_with_the_last_axis_first_in_the_file(tmp_path: Path) -> None:
-    path = write(
-        tmp_path / "m.gguf", Info(dims=(3, 2)), data=struct.pack("<6f", *range(6)) + bytes(8)
-    )
-    assert sv.load(path)["t"].tolist() == [[0, 1, 2], [3, 4, 5]]
-
-
 def test_versions_and_byte_orders(tmp_path: Path) -> None:
     for order in "<>":
         for version in (2, 3):
@@ -240,13 +213,6 @@ def test_the_parts_of_a_split_file_are_one_checkpoint(tmp_path: Path) -> None:
         sv.load(tmp_path / "n")
 
 
-def test_a_tensor_in_two_parts_is_refused(tmp_path: Path) -> None:
-    for part in range(2):
-        (tmp_path / f"m-0000{part + 1}-of-00002.gguf").write_bytes(split(part, 2, Info("a")))
-    with pytest.raises(InvalidCheckpoint, match="2 tensors have this name"):
-        sv.load(tmp_path / "m")
-
-
 def test_blocks_are_resharded_with_their_encoding_or_as_numbers(tmp_path: Path) -> None:
     block = struct.pack("<e", 0.5) + bytes(range(32))
     path = write(tmp_path / "m.gguf", Info("q", (32, 1), Q8_0), data=block + bytes(30))
@@ -275,10 +241,6 @@ def test_commands_name_the_type_of_blocks(
         assert "float32 [2], of [2, 32]" in capsys.readouterr().out
     assert main(["show", str(path), "q", "0, :2", "--raw"]) == 0
     assert "uint8 Q4_0 [2], of [2, 18]" in capsys.readouterr().out
-
-
-def test_a_file_of_another_name_is_known_by_its_first_bytes(tmp_path: Path) -> None:
-    assert list(sv.load(write(tmp_path / "blob", Info()))) == ["t"]
 
 
 def test_dequantizing_reads_only_the_blocks_that_it_needs(tmp_path: Path) -> None:

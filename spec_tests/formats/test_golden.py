@@ -1,8 +1,10 @@
 """The golden checkpoints of real libraries: whole, damaged and hostile, read as a careful reader
 does."""
 
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import shardvar as sv
@@ -36,3 +38,36 @@ def test_a_golden_checkpoint_is_read_as_a_careful_reader_does(
 def test_contiguous_numbers_are_read_in_place(path: str) -> None:
     with sv.open_checkpoint(GOLDEN / path) as reader:
         assert reader.entries().plain.all()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("gguf/every_type/m.gguf", "keras/weights_mlp/m.weights.h5", "keras/keras_file/m.keras"),
+        *("npz/scalars_0d/ckpt/arrays.npz", "npy/c_order/x.npy", "torch_pt/tied_weights/x.pt"),
+        *("safetensors/scalars_0d/ckpt/model.safetensors", "torch_legacy/small.pt"),
+    ],
+)
+def test_a_file_of_another_name_is_known_by_its_first_bytes(path: str, tmp_path: Path) -> None:
+    shutil.copy(GOLDEN / path, tmp_path / "of another name")
+    assert sv.load(tmp_path / "of another name").keys() == sv.load(GOLDEN / path).keys()
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("keras/legacy_h5/m.h5", "tf_model.h5"),
+        ("flax/every_value/m.msgpack", "flax_model.msgpack"),
+        ("torch_pt/tied_weights/x.pt", "optimizer.pt"),
+        ("onnx/every_type/m.onnx", "model.onnx"),
+    ],
+)
+def test_a_folder_means_its_safetensors_and_other_forms_are_read_by_their_own_path(
+    path: str, name: str, tmp_path: Path
+) -> None:
+    """A repository often has the same model in several forms, and a trainer has other states."""
+    shutil.copy(GOLDEN / path, tmp_path / name)
+    keys = sv.load(tmp_path / name).keys()
+    assert sv.load(tmp_path).keys() == keys
+    sv.save(tmp_path / "model.safetensors", {"t": np.arange(3)})
+    assert list(sv.load(tmp_path)) == ["t"] and sv.load(tmp_path / name).keys() == keys

@@ -14,13 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.errors import (
-    AmbiguousPath,
-    ArgumentError,
-    IncompleteCheckpoint,
-    TargetExists,
-    UnsupportedError,
-)
+from shardvar.errors import AmbiguousPath, ArgumentError, TargetExists, UnsupportedError
 from shardvar.formats.safetensors import FORMAT
 from shardvar.layout.dtypes import code
 from shardvar.planning.policies import BalancedPolicy
@@ -61,32 +55,6 @@ def test_shards_are_joined_wherever_they_were_cut(
     loaded = sv.load(folder)
     assert (loaded["rows"].tolist(), loaded["table"].tolist()) == (rows.tolist(), table.tolist())
     assert sv.verify(folder).ok
-
-
-def test_the_shards_of_a_folder_are_one_checkpoint_under_the_name_of_each(tmp_path: Path) -> None:
-    for rank in (1, 2):
-        write_shard(
-            tmp_path / f"shard-{rank:05}-model-00001-of-00001.safetensors",
-            {"w": ((rank - 1,), np.ones(1))},
-        )
-    names = sorted(path.name for path in tmp_path.iterdir())
-    for typed in ("", *names):
-        assert FORMAT.locate(LocalStorage(str(tmp_path)), typed) == names[:1]
-
-
-@pytest.mark.parametrize("lost", [1, 2])
-def test_no_tensor_is_read_while_a_shard_is_missing_between_others(
-    lost: int, tmp_path: Path
-) -> None:
-    """A tensor whose last slice is lost would look smaller, and whole."""
-    for rank in (1, 2, 3):
-        if rank != lost:
-            slices = {f"own{rank}": ((0,), np.ones(2)), "w": ((2 * rank - 2,), np.ones(2))}
-            write_shard(tmp_path / f"shard-{rank:05}-model-00001-of-00001.safetensors", slices)
-    with sv.open_checkpoint(tmp_path) as reader:
-        assert reader.faults.keys() == set(reader.keys()) and len(reader.keys()) == 3
-        with pytest.raises(IncompleteCheckpoint, match=f"lacks shard {lost}"):
-            reader.read("w")
 
 
 def test_what_the_numbers_of_shards_cannot_show_is_said(tmp_path: Path) -> None:

@@ -1,10 +1,8 @@
 """Keras' files: the golden ones by Keras, through the verbs; and files of h5py with what Keras
 never writes."""
 
-import json
 import os
 import shutil
-import struct
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,23 +15,17 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.errors import (
-    AmbiguousPath,
     CorruptCheckpoint,
     IncompleteCheckpoint,
     InvalidCheckpoint,
-    MalformedCheckpoint,
     MissingExtra,
     MissingFile,
     ShardvarError,
     UnsupportedError,
 )
-from shardvar.formats.files import OPEN_FILES
 from shardvar.formats.keras import FORMAT
 from shardvar.storage.local import LocalStorage
-from spec_tests.helpers.format_protocol import (
-    GOLDEN,
-    read_whole,
-)
+from spec_tests.helpers.format_protocol import GOLDEN
 from spec_tests.hostile.keras import MEMBER, WEIGHTS
 from spec_tests.hostile.npz import Member, archive
 
@@ -159,24 +151,6 @@ def test_fletcher32_by_itself_is_never_called_ok(tmp_path: Path) -> None:
     assert sv.verify(tmp_path / "m.h5").outcomes == {"a": "not verifiable"}
 
 
-def test_the_checksum_of_an_archive_is_compared_before_its_arrays_are_read(tmp_path: Path) -> None:
-    shutil.copy(GOLDEN / "keras" / "keras_file" / "m.keras", tmp_path / "m.keras")
-    assert set(sv.verify(tmp_path / "m.keras").outcomes.values()) == {"ok"}
-    data = bytearray((tmp_path / "m.keras").read_bytes())
-    with sv.open_checkpoint(tmp_path / "m.keras") as reader:
-        data[int(reader.entries().start[0])] ^= 1
-    (tmp_path / "m.keras").write_bytes(data)
-    report = sv.verify(tmp_path / "m.keras")
-    assert (
-        not report.ok
-        and "CRC" in report.damages[0].message
-        and set(report.outcomes.values()) == {"damaged"}
-    )
-    with pytest.raises(CorruptCheckpoint, match="CRC"):
-        sv.load(tmp_path / "m.keras")
-    assert len(sv.load(tmp_path / "m.keras", mmap=True)) == 22
-
-
 def error_of(path: Path, key: str) -> ShardvarError:
     with sv.open_checkpoint(path) as reader:
         return reader.faults[key]
@@ -225,27 +199,6 @@ def test_what_cannot_be_read_is_a_fault_of_its_key(tmp_path: Path) -> None:
             ),
         }
         assert reader.read("good").tolist() == [0, 1, 2]
-
-
-def test_a_claim_of_elements_that_are_not_stored_is_refused(tmp_path: Path) -> None:
-    """Of each layout; before anything is allocated, by h5py or here."""
-    for layout in (h5py.h5d.COMPACT, h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED):
-        with h5py.File(tmp_path / "m.h5", "w") as file:
-            plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-            plist.set_layout(layout)
-            if layout == h5py.h5d.CHUNKED:
-                plist.set_chunk((11,))
-            space = h5py.h5s.create_simple((77,))
-            stored = h5py.h5d.create(file.id, b"x", h5py.h5t.IEEE_F64LE, space, plist)
-            stored.write(h5py.h5s.ALL, h5py.h5s.ALL, np.arange(77.0))
-        data = (tmp_path / "m.h5").read_bytes()
-        (tmp_path / "m.h5").write_bytes(
-            data.replace(struct.pack("<Q", 77), struct.pack("<Q", 1 << 40))
-        )
-        error = error_of(tmp_path / "m.h5", "x")
-        assert isinstance(error, (InvalidCheckpoint, MalformedCheckpoint, IncompleteCheckpoint)), (
-            error
-        )
 
 
 def test_integers_that_do_not_fill_their_bytes_are_not_read_in_place(tmp_path: Path) -> None:
@@ -300,60 +253,10 @@ def test_a_set_is_one_checkpoint_by_any_of_its_names(tmp_path: Path) -> None:
         sv.load(tmp_path)
 
 
-@pytest.mark.skipif(
-    not Path("/proc/self/fd").exists(), reason="the system does not list open files"
-)
-def test_a_set_of_many_files_holds_few_of_them_open(tmp_path: Path) -> None:
-    """Also where h5py decodes their arrays."""
-    layers = {}
-    for number in range(150):
-        with h5py.File(tmp_path / f"m_{number:05}.weights.h5", "w") as file:
-            file.create_dataset(f"layers/{number}/vars/0", data=np.full(4, number, ">f4"))
-        layers[f"/layers/{number}/vars"] = f"m_{number:05}.weights.h5"
-    (tmp_path / "m.weights.json").write_text(json.dumps({"weight_map": layers}))
-    before = len(os.listdir("/proc/self/fd"))
-    with sv.open_checkpoint(tmp_path) as reader:
-        assert all(
-            (reader.read(f"layers/{number}/vars/0") == number).all() for number in range(150)
-        )
-        assert len(os.listdir("/proc/self/fd")) <= before + OPEN_FILES
-
-
 def test_the_set_of_a_model_without_weights_is_an_empty_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "m.weights.json").write_text('{"metadata": {"total_size": 0}, "weight_map": {}}')
     report = sv.verify(tmp_path / "m.weights.json")
     assert report.ok and report.num_tensors == 0 and sv.load(tmp_path) == {}
-
-
-def test_an_array_in_two_files_of_a_set_is_refused(tmp_path: Path) -> None:
-    index = json.loads((copy_set(tmp_path) / "m.weights.json").read_text())
-    for files in index["weight_map"].values():
-        files[:] = ["m_00000.weights.h5", "m_00001.weights.h5"]
-    shutil.copy(tmp_path / "m_00000.weights.h5", tmp_path / "m_00001.weights.h5")
-    (tmp_path / "m.weights.json").write_text(json.dumps(index))
-    assert isinstance(
-        error_of(tmp_path / "m.weights.json", "layers/dense/vars/0"), InvalidCheckpoint
-    )
-    assert isinstance(
-        error_of(tmp_path / "m.weights.json", "layers/dense_2/vars"), IncompleteCheckpoint
-    )
-
-
-def test_a_file_of_another_name_is_known_by_its_first_bytes(tmp_path: Path) -> None:
-    shutil.copy(GOLDEN / "keras" / "keras_file" / "m.keras", tmp_path / "an archive")
-    (tmp_path / "weights").write_bytes(WEIGHTS)
-    assert len(sv.load(tmp_path / "an archive")) == 22 and len(sv.load(tmp_path / "weights")) == 8
-
-
-def test_weights_beside_another_checkpoint_are_read_by_their_own_path(tmp_path: Path) -> None:
-    (tmp_path / "tf_model.h5").write_bytes(WEIGHTS)
-    assert len(sv.load(tmp_path)) == 8
-    sv.save(tmp_path / "model.safetensors", {"t": np.arange(3)})
-    assert list(sv.load(tmp_path)) == ["t"]
-    (tmp_path / "model.safetensors").unlink()
-    (tmp_path / "other.h5").write_bytes(WEIGHTS)
-    with pytest.raises(AmbiguousPath):
-        sv.load(tmp_path)
 
 
 def test_a_compressed_archive_is_refused_with_a_remedy(tmp_path: Path) -> None:
@@ -369,11 +272,3 @@ def test_without_h5py_the_error_names_the_extra(
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(MissingExtra, match=r"Install it: .*\[keras\]"):
         sv.load(tmp_path / "m.h5")
-
-
-def test_payloads_are_read_through_the_protocol() -> None:
-    source = FORMAT.open(LocalStorage(str(GOLDEN / "keras" / "legacy_h5")), "m.h5")
-    arrays, errors = read_whole(source)
-    assert not errors and arrays["optimizer_weights/sgd/iteration"] == 1
-    assert dict(source.index.metadata.user) == {"keras_version": "3.15.1", "backend": "tensorflow"}
-    source.close()

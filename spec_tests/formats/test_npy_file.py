@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.errors import AmbiguousPath, MalformedCheckpoint, UnsupportedError
+from shardvar.errors import AmbiguousPath, UnsupportedError
 from shardvar.formats.npy import FORMAT, KEY
 from shardvar.storage.local import LocalStorage
 from shardvar.wire.npy import NPY_DTYPES
@@ -49,16 +49,6 @@ def test_an_array_in_c_order_is_read_in_place_and_mapped(tmp_path: Path) -> None
     assert sv.load(tmp_path / "x.npy", mmap=True)[KEY].tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
-def test_files_of_other_names_are_compared_and_resharded(tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", np.arange(6.0))
-    (tmp_path / "of another name").write_bytes((tmp_path / "a.npy").read_bytes())
-    np.save(tmp_path / "b.npy", np.asfortranarray(np.arange(6.0).reshape(2, 3)))
-    assert sv.diff(tmp_path / "a.npy", tmp_path / "of another name").equal
-    assert not sv.diff(tmp_path / "a", tmp_path / "b").equal
-    sv.reshard(tmp_path / "b.npy", tmp_path / "b.safetensors")
-    assert sv.diff(tmp_path / "b.npy", tmp_path / "b.safetensors").equal
-
-
 def test_nothing_guards_an_array_and_verify_says_so(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.arange(6.0))
     report = sv.verify(tmp_path / "x.npy")
@@ -82,10 +72,3 @@ def test_a_directory_means_its_arrays_only_if_it_means_nothing_else(tmp_path: Pa
         sv.load(tmp_path)
     np.savez(tmp_path / "c.npz", c=np.ones(2))
     assert list(sv.load(tmp_path)) == ["c"]
-
-
-def test_another_file_under_the_name_is_refused_by_its_kind(tmp_path: Path) -> None:
-    np.savez(tmp_path / "c.npz", c=np.ones(2))
-    (tmp_path / "c.npy").write_bytes((tmp_path / "c.npz").read_bytes())
-    with pytest.raises(MalformedCheckpoint, match="zip archive"):
-        sv.load(tmp_path / "c.npy")

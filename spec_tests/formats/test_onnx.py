@@ -20,7 +20,6 @@ from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 from spec_tests.hostile import onnx
 from spec_tests.hostile.tensorflow import proto
 
-INT2, FLOAT6, UINT64 = 26, 27, 13
 NARROW = {
     21: ("uint4", 4),
     22: ("int4", 4),
@@ -201,8 +200,6 @@ def test_names_lead_to_models(tmp_path: Path) -> None:
     for name in ("", "m", "m.onnx", "m.onnx.data", "m.onnx_data", "m.onnx_data_1"):
         assert FORMAT.locate(storage, name) == ["m.onnx"], name
     assert FORMAT.locate(storage, "other") == []
-    sv.save(tmp_path / "model.safetensors", {"w": np.zeros(2)})
-    assert {*sv.load(tmp_path)} == {"w"}
 
 
 def test_metadata_and_graphs_for_training_are_told(tmp_path: Path) -> None:
@@ -219,9 +216,3 @@ def test_metadata_and_graphs_for_training_are_told(tmp_path: Path) -> None:
         assert {*reader} == {"t"}
     report = sv.verify(tmp_path / "m.onnx")
     assert report.ok and any("training" in each for each in report.notes)
-
-
-def test_varints_end_where_their_field_ends(tmp_path: Path) -> None:
-    tensor = onnx.tensor(kind=onnx.INT32, data=b"\1\2\3\4\5", field=onnx.INT32_DATA)
-    with pytest.raises(InvalidCheckpoint, match="'t': 1 bytes follow its 4 numbers"):
-        sv.load(write(tmp_path, tensor))

@@ -7,7 +7,6 @@ that ``OVERRIDDEN`` lists with a reason.
 
 import ast
 import inspect
-from collections.abc import Callable
 from itertools import takewhile
 from typing import Any
 
@@ -23,7 +22,6 @@ from shardvar.engine.cast import CastSource
 from shardvar.engine.encoded import EncodedSource
 from shardvar.engine.mapped import MappedSource
 from shardvar.engine.quantised import ScaledSource
-from shardvar.formats import protocol
 from shardvar.formats.listing import DequantizedSource
 from shardvar.formats.objects import ObjectsSource
 from shardvar.formats.protocol import Format, Sink, Source, WrappedSource
@@ -242,14 +240,3 @@ def test_no_member_of_an_interface_is_looked_up_by_name() -> None:
 def test_a_look_up_is_seen() -> None:
     source = 'getattr(source, "traits", None)\nhasattr(form, "locate")\ngetattr(x, name)'
     assert look_ups(ast.parse(source)) == [(1, "traits"), (2, "locate")]
-
-
-def test_every_member_has_a_sentence_and_types() -> None:
-    for name in members():
-        member: Callable[..., Any] = (
-            vars(Source)[name].fget if is_property(name) else vars(Source)[name]
-        )
-        assert (member.__doc__ or "").strip().split("\n\n")[0].endswith("."), name
-        parameters = [*inspect.signature(member).parameters][1:]
-        assert {*parameters, "return"} == member.__annotations__.keys(), name
-    assert protocol.__doc__ and "getattr" not in protocol.__doc__

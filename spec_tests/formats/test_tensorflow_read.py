@@ -20,7 +20,6 @@ from shardvar.errors import (
     IncompleteCheckpoint,
     InconsistentTensor,
     InvalidCheckpoint,
-    MalformedCheckpoint,
     MissingFile,
     OutOfBounds,
     OverlappingSlices,
@@ -42,6 +41,7 @@ from spec_tests.helpers.tensor_bundles import (
     read_tensor,
     string_values,
 )
+from spec_tests.wire.test_sstable import DAMAGED
 
 NAMES = sorted(path.name for path in GOLDEN.iterdir())
 V1 = "v1_format_legacy"
@@ -49,18 +49,9 @@ READABLE = [name for name in NAMES if not name.startswith("bad") and name != V1]
 
 # What opening says of a checkpoint whose index cannot be trusted at all.
 REFUSED: dict[str, type[ShardvarError]] = {
-    "bad_index_block_crc": CorruptCheckpoint,
-    "bad_index_byte": CorruptCheckpoint,
-    "bad_index_footer_handle_far": MalformedCheckpoint,
-    "bad_index_magic": MalformedCheckpoint,
-    "bad_index_trailing": MalformedCheckpoint,
+    **DAMAGED,
     "badhand_bad_consumer": InvalidCheckpoint,
-    "badhand_block_restarts": MalformedCheckpoint,
-    "badhand_block_shared_prefix": MalformedCheckpoint,
-    "badhand_block_type": MalformedCheckpoint,
     "badhand_header_missing": InvalidCheckpoint,
-    "badhand_key_twice": InvalidCheckpoint,
-    "badhand_keys_unsorted": InvalidCheckpoint,
     "badhand_min_consumer": InvalidCheckpoint,
     V1: UnsupportedError,
 }
@@ -184,21 +175,6 @@ def test_bytes_that_disagree_with_their_checksum_are_never_returned(name: str) -
             source.read_into(entries, 0, 0, memoryview(payload))
 
 
-@pytest.mark.parametrize(
-    ("name", "key"),
-    [("dtypes_all", "qint8"), ("iterator_variant", "it/.ATTRIBUTES/ITERATOR_STATE")],
-)
-def test_variants_and_quantized_tensors_are_listed_and_their_bytes_carried(
-    name: str, key: str
-) -> None:
-    _, source = open_golden(name)
-    entries = source.index.find(key)
-    assert (
-        is_opaque(entries.slices.dtype(0))
-        and len(read_tensor(source, key)) == entries.slices.nbytes[0] > 0
-    )
-
-
 @pytest.mark.parametrize("name", ["strings", "iterator_variant", "hand_big_endian"])
 def test_a_payload_may_be_read_in_any_pieces(name: str) -> None:
     """Pieces of what is decoded are the pieces of the whole, and the last one is checked."""
@@ -276,35 +252,6 @@ def test_a_missing_index_is_told_apart_from_no_checkpoint(copied: LocalStorage) 
     assert FORMAT.locate(copied, "") == FORMAT.locate(copied, "ps") == ["ps"]
     with pytest.raises(MissingFile, match=r"ps\.index is missing, but its data files"):
         FORMAT.open(copied, "ps")
-
-
-@pytest.mark.parametrize("name", READABLE)
-def test_every_name_that_a_person_may_type_leads_to_the_checkpoint(name: str) -> None:
-    _, storage, prefix = golden(name)
-    typed = [
-        prefix,
-        f"{prefix}.index",
-        *(file for file in storage.names() if file.startswith(f"{prefix}.data-")),
-    ]
-    assert len(typed) >= 2
-    for text in typed:
-        assert FORMAT.locate(storage, text) == [prefix], text
-    indexes = [file for file in storage.names() if file.endswith(".index")]
-    assert [f"{found}.index" for found in FORMAT.locate(storage, "")] == indexes
-
-
-def test_names_that_mean_nothing_here_find_nothing(tmp_path: Path) -> None:
-    _, storage, _ = golden("dense_single")
-    assert (
-        FORMAT.locate(storage, "expected.json")
-        == FORMAT.locate(storage, "ck")
-        == FORMAT.locate(storage, "ck-1.inde")
-        == []
-    )
-    assert FORMAT.locate(LocalStorage(str(tmp_path / "nowhere")), "") == []
-    (tmp_path / "other.index").write_bytes(b"somebody else's")
-    (tmp_path / "short").write_bytes(b"x")
-    assert FORMAT.locate(LocalStorage(str(tmp_path)), "") == []
 
 
 def test_a_v1_checkpoint_is_found_by_what_is_in_its_files(tmp_path: Path) -> None:

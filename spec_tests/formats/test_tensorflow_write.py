@@ -7,18 +7,15 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from shardvar.errors import ShardvarError, UnsupportedError
 from shardvar.formats.tensorflow import FORMAT
 from shardvar.formats.tensorflow.contents import DATA_NAME, read_bundle
 from shardvar.planning.index import Metadata
-from shardvar.planning.slices import Assignment, SliceTable, TensorTable
+from shardvar.planning.slices import Assignment, TensorTable
 from shardvar.storage.local import LocalStorage
 from spec_tests.helpers.tensor_bundles import (
     GOLDEN,
-    golden,
     open_golden,
     read_payload,
     read_tensor,
@@ -58,21 +55,6 @@ def test_the_same_entries_make_the_same_files_as_tensorflow_made(name: str, tmp_
         for path in Path(source.storage.path).glob(f"{source.prefix}.*")
     }
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == theirs
-
-
-def test_an_empty_checkpoint_is_a_checkpoint(tmp_path: Path) -> None:
-    storage = LocalStorage(str(tmp_path))
-    nothing = SliceTable.of(
-        TensorTable.of([]),
-        np.zeros(0, np.int64),
-        np.zeros((0, 0), np.int64),
-        np.zeros((0, 0), np.int64),
-    )
-    write_payloads(storage, "ck", Assignment(nothing, np.zeros(0, np.int64), 0), [])
-    source = FORMAT.open(storage, "ck")
-    assert len(source.index.entries) == 0 and not source.index.faults
-    theirs = (GOLDEN / "hand_empty" / "ck.index").read_bytes()
-    assert (tmp_path / "ck.index").read_bytes() == theirs
 
 
 def test_an_overwrite_takes_a_count_that_the_old_checkpoint_does_not_have(tmp_path: Path) -> None:
@@ -146,16 +128,3 @@ def test_names_that_tensorflow_takes_for_patterns_are_refused(prefix: str, tmp_p
             Metadata(),
             "g",
         )
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40)), max_size=12))
-def test_payloads_lie_one_after_the_other_in_each_file(rows: list[tuple[int, int]]) -> None:
-    """start[row] is the sum of the sizes before it in its file."""
-    slices = TensorTable.of(
-        [(f"t{i}", "int8", (nbytes,)) for i, (_, nbytes) in enumerate(rows)]
-    ).whole()
-    file = np.array([number for number, _ in rows], np.int64)
-    _, storage, _ = golden("dense_single")
-    sink = FORMAT.create(storage, "x", Assignment(slices, file, 4), Metadata(), "g")
-    before = [sum(n for f, n in rows[:i] if f == rows[i][0]) for i in range(len(rows))]
-    assert sink.start.tolist() == before and len(set(sink.asides)) == 4

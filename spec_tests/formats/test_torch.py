@@ -3,7 +3,6 @@ the parts alone."""
 
 import pickle
 import shutil
-import tracemalloc
 import zipfile
 import zlib
 from collections import Counter, OrderedDict, defaultdict
@@ -45,19 +44,6 @@ def test_an_archive_without_checksums_is_read_and_never_called_compared(
     assert file.read_bytes().count(crc) == 2
     file.write_bytes(file.read_bytes().replace(crc, bytes(4)))
     assert not sv.verify(file).ok
-
-
-def test_slices_and_keys_of_tensors_without_elements_outlive_a_reshard(tmp_path: Path) -> None:
-    source = GOLDEN / "torch_dcp" / "empty_shards" / "ckpt"
-    for target in ("a.safetensors", "b.npz", "c.pt"):
-        sv.reshard(source, tmp_path / target)
-        assert sv.diff(source, tmp_path / target).equal
-    assert {key: array.shape for key, array in sv.load(source).items()} == {
-        "rows": (4, 0),
-        "columns": (0, 4),
-        "both": (5, 0, 3),
-        "w": (3, 2),
-    }
 
 
 def test_a_view_of_a_part_of_a_storage_is_covered_by_the_checksum_of_the_storage() -> None:
@@ -171,19 +157,6 @@ def test_an_object_that_is_not_plain_is_refused_for_what_it_is(value: Any, words
         plain_of(value)
 
 
-def test_objects_are_shown_as_python_literals() -> None:
-    path = GOLDEN / "torch_dcp" / "nested_and_objects" / "ckpt"
-    loaded = sv.load(path, ["epoch", "name", "raw", "optim.groups.0.betas", "nothing", "big"])
-    assert {key: value[()].decode() for key, value in loaded.items()} == {
-        "epoch": "3",
-        "name": "'naïve ✓'",
-        "raw": r"b'\x00\xff'",
-        "optim.groups.0.betas": "(0.9, 0.99)",
-        "nothing": "None",
-        "big": str(2**70),
-    }
-
-
 def test_the_shape_of_a_tensor_without_elements_is_that_of_its_item(tmp_path: Path) -> None:
     """It has no bytes that a checksum could cover: a changed extent anywhere in the index is a
     fault all the same."""
@@ -293,56 +266,3 @@ def test_a_call_of_what_has_no_name_is_refused() -> None:
     ):
         with pytest.raises(ShardvarError):
             tensor_of(tensor)
-
-
-def test_a_cycle_or_a_laugh_is_refused_and_not_followed() -> None:
-    cycle: list[Any] = [{}]
-    cycle.append(cycle)
-    with pytest.raises(ShardvarError, match="levels"):
-        leaves_of(cycle, is_tensor)
-    laugh: Any = {"a": 1}
-    for _ in range(60):
-        laugh = {"a": laugh, "b": laugh}
-    with pytest.raises(ShardvarError, match="more than"):
-        leaves_of(laugh, is_tensor)
-    nested: list[Any] = []
-    for _ in range(100_000):
-        nested = [nested]
-    with pytest.raises(UnsupportedError, match="nested deeper"):
-        plain_of(nested)
-    wide: list[Any] = [1] * 1000
-    for _ in range(40):
-        wide = [wide] * 1000
-    with pytest.raises(UnsupportedError):
-        plain_of(wide)
-
-
-def test_a_folder_of_a_trainer_means_its_model(tmp_path: Path) -> None:
-    """Files of torch.save beside another checkpoint are read by their own paths."""
-    sv.save(tmp_path / "model.safetensors", {"t": np.arange(3)})
-    shutil.copy(GOLDEN / "torch_pt" / "tied_weights" / "x.pt", tmp_path / "optimizer.pt")
-    assert list(sv.load(tmp_path)) == ["t"]
-    assert "emb.weight" in sv.load(tmp_path / "optimizer.pt")
-    shutil.copy(tmp_path / "optimizer.pt", tmp_path / "of another name")
-    assert "emb.weight" in sv.load(tmp_path / "of another name")
-
-
-def test_a_key_is_looked_up_without_memory_for_all_others(tmp_path: Path) -> None:
-    """``verify`` asks for every key by itself, which took the square of their number."""
-    sv.save(
-        tmp_path / "ck",
-        {f"w{number}": np.ones(2, np.float32) for number in range(2_000)},
-        format="torch",
-    )
-    with sv.open_checkpoint(tmp_path / "ck") as reader:
-        assert (
-            not reader.faults and "w6" not in reader.index.faults
-        )  # all items are read, and looked up once
-        tracemalloc.start()
-        try:
-            assert reader.source.is_guarded("w7")  # type: ignore[attr-defined]  # of this format's source
-            assert reader.index.faults.get("w7") is None
-            peak = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-    assert peak < 30_000

@@ -26,35 +26,11 @@ from shardvar.errors import (
     ShardvarError,
     UnsupportedError,
 )
-from spec_tests.helpers.format_protocol import GOLDEN
+from spec_tests.helpers.torch_files import copied, joined
 
-LLAMA = GOLDEN / "torch_llama"
 CASES = ("llama2", "llama3", "llama4")
 PARAMS = {"dim": 8, "n_heads": 4, "n_kv_heads": 2}
 WIDTH = 8
-
-
-def copied(case: str, tmp_path: Path) -> Path:
-    """Copy the files of a golden checkpoint."""
-    folder = tmp_path / case
-    shutil.copytree(LLAMA / case, folder, ignore=shutil.ignore_patterns("expected.npz"))
-    return folder
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_files_of_all_ranks_are_joined_as_metas_loader_joins_them(
-    case: str, tmp_path: Path
-) -> None:
-    folder, expected = copied(case, tmp_path), np.load(LLAMA / case / "expected.npz")
-    found = sv.load(folder)
-    assert found.keys() == {*expected.files}
-    for key in expected.files:
-        np.testing.assert_array_equal(found[key].view(np.uint16), expected[key])
-    assert sv.verify(folder).ok
-    with sv.open_checkpoint(folder) as reader:
-        for key in ("tok_embeddings.weight", "layers.0.attention.wo.weight"):
-            part = np.ascontiguousarray(reader[key][3:9, 5:12]).view(np.uint16)
-            np.testing.assert_array_equal(part, expected[key][3:9, 5:12])
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -62,7 +38,7 @@ def test_without_the_number_of_heads_keys_and_values_are_refused_and_the_rest_is
     case: str, tmp_path: Path
 ) -> None:
     """Nothing else tells whether two ranks have the same heads or different ones."""
-    folder, expected = copied(case, tmp_path), np.load(LLAMA / case / "expected.npz")
+    folder, expected = copied("torch_llama", case, tmp_path), joined("torch_llama", case)
     (folder / "params.json").unlink()
     with sv.open_checkpoint(folder) as reader:
         assert {*reader} == {*expected.files}
@@ -74,37 +50,8 @@ def test_without_the_number_of_heads_keys_and_values_are_refused_and_the_rest_is
                 np.testing.assert_array_equal(reader.read(key).view(np.uint16), expected[key])
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_each_file_that_is_missing_is_named(case: str, tmp_path: Path) -> None:
-    """Never a part for the whole, and never zeros: also if the last file is lost."""
-    for rank in range(2):
-        folder = copied(case, tmp_path / str(rank))
-        (folder / f"consolidated.0{rank}.pth").unlink()
-        with pytest.raises(MissingFile, match=f"consolidated.0{rank}.pth"):
-            sv.load(folder)
-        other = folder / f"consolidated.0{1 - rank}.pth"
-        with sv.open_checkpoint(other) as reader:
-            assert reader["layers.0.attention.wo.weight"].shape == (16, 8)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_cut_file_is_an_error_that_names_it(case: str, tmp_path: Path) -> None:
-    for name in ("consolidated.00.pth", "consolidated.01.pth", "params.json"):
-        folder = copied(case, tmp_path / name)
-        data = (folder / name).read_bytes()
-        (folder / name).write_bytes(data[: len(data) // 2])
-        with pytest.raises(ShardvarError, match=name):
-            sv.load(folder)
-
-
-def test_a_rank_by_itself_is_not_converted_and_says_what_the_whole_is(tmp_path: Path) -> None:
-    file = copied("llama3", tmp_path) / "consolidated.01.pth"
-    with pytest.raises(UnsupportedError, match="Give their folder"):
-        sv.reshard(file, tmp_path / "x.safetensors")
-
-
 def test_a_file_that_is_left_over_is_named(tmp_path: Path) -> None:
-    folder = copied("llama3", tmp_path)
+    folder = copied("torch_llama", "llama3", tmp_path)
     shutil.copy(folder / "consolidated.00.pth", folder / "consolidated.02.pth")
     with pytest.raises(InvalidCheckpoint, match="consolidated.02.pth is left over"):
         sv.load(folder)
@@ -189,16 +136,6 @@ def test_keys_and_values_of_few_heads_are_copied_to_neighbours(
                 sv.load(folder, [name])
 
 
-def test_copies_that_differ_are_refused_and_the_rest_is_read(tmp_path: Path) -> None:
-    ranks = cut("output.weight", 0, np.eye(WIDTH, dtype=np.float32), 2)
-    ranks[1]["norm.weight"] = np.zeros(WIDTH, np.float32)
-    folder = save_ranks(tmp_path / "x", ranks)
-    with pytest.raises(UnsupportedError, match="norm.weight.*ranks 0 and 1 hold different values"):
-        sv.load(folder)
-    assert not sv.verify(folder).ok
-    np.testing.assert_array_equal(sv.load(folder, ["output.weight"])["output.weight"], np.eye(8))
-
-
 def test_a_tensor_that_one_rank_lacks_is_incomplete_by_name(tmp_path: Path) -> None:
     ranks = cut("output.weight", 0, np.eye(WIDTH, dtype=np.float32), 2)
     del ranks[1]["output.weight"]
@@ -252,7 +189,7 @@ def test_sizes_that_are_none_are_refused(value: Any, tmp_path: Path) -> None:
 
 
 def test_the_joined_model_is_converted_with_the_map_of_one_rank(tmp_path: Path) -> None:
-    folder = copied("llama3", tmp_path)
+    folder = copied("torch_llama", "llama3", tmp_path)
     parts = [folder / f"consolidated.0{rank}.pth" for rank in range(2)]
     given = sv.Map.read("llama-meta-to-hf").extended((), {"head": 4})
     for source, target in ((folder, "joined.npz"), (parts, "ranks.npz")):

@@ -2,7 +2,6 @@
 together."""
 
 import shutil
-import zlib
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -26,10 +25,11 @@ from shardvar.errors import (
     TargetExists,
     UnsupportedError,
 )
-from shardvar.formats.torch.archive import build_frame, plan_starts, records_of, tensor_call
+from shardvar.formats.torch.archive import tensor_call
 from shardvar.formats.torch.shares import Placement, Spread, held_regions, local_shape
-from shardvar.wire.opcode_writer import Call, Instance, build_pickle
+from shardvar.wire.opcode_writer import Call, Instance
 from shardvar.wire.plain import Global
+from spec_tests.helpers.torch_files import write_torch
 
 TORCH = "torch.distributed.tensor"
 SHARDED = "torch.distributed._shard"
@@ -96,21 +96,6 @@ def test_fsdp_over_tensor_parallelism_holds_one_run_of_what_the_latter_cut(
 # --- Files made by hand
 
 
-def write(path: Path, value: Any, *arrays: Any) -> None:
-    """A file of torch.save with a value, whose tensors have the storages of these arrays in
-    turn."""
-    records = records_of(build_pickle(value), [array.nbytes for array in arrays])
-    crcs = [zlib.crc32(array.tobytes()) for array in arrays]
-    storages = [
-        each for each in zip(records, plan_starts(records), strict=True) if each[0].content is None
-    ]
-    ranges = [
-        *build_frame(records, crcs),
-        *((at, a.tobytes()) for (_, at), a in zip(storages, arrays, strict=True)),
-    ]
-    path.write_bytes(b"".join(octets for _, octets in sorted(ranges)))
-
-
 def tensor(array: Any, number: int = 0) -> Call:
     return tensor_call(str(array.dtype), array.shape, number)
 
@@ -159,7 +144,7 @@ def sharded(
 
 
 def rank(directory: Path, number: int, value: Any, *arrays: Any, world: int = 2) -> None:
-    write(directory / f"ck_world_size_{world}_rank_{number}.pt", value, *arrays)
+    write_torch(directory / f"ck_world_size_{world}_rank_{number}.pt", value, *arrays)
 
 
 ROWS = np.arange(6, dtype=np.float32).reshape(3, 2)
@@ -295,18 +280,6 @@ def test_a_placement_that_does_not_give_regions_is_refused_with_the_reason(
     with pytest.raises(error, match=why) as caught:
         sv.load(path)
     assert type(caught.value) is error
-
-
-def test_a_strided_shard_lies_in_several_regions(tmp_path: Path) -> None:
-    """Eight rows in two intervals, of each of which either rank has half."""
-    rows = np.arange(16, dtype=np.float32).reshape(8, 2)
-    strided = placement("_StridedShard", dim=-2, split_factor=2)
-    for number, part in enumerate((rows[[0, 1, 4, 5]], rows[[2, 3, 6, 7]])):
-        rank(tmp_path, number, {"t": dtensor(part, (8, 2), (2,), (number,), strided)}, part)
-    path = tmp_path / "ck_world_size_2"
-    assert np.array_equal(sv.load(path)["t"], rows) and sv.verify(path).ok
-    with sv.open_checkpoint(path) as reader:
-        assert len(reader.entries()) == 4
 
 
 def test_a_reshard_compares_storages_of_which_its_tensors_are_parts(tmp_path: Path) -> None:
@@ -480,15 +453,17 @@ def test_a_dtensor_of_which_one_file_has_all_is_read_under_any_name(tmp_path: Pa
         dtensor(ROWS, (3, 2), (4,), (1,), placement("Replicate")),
         sharded(ROWS, (3, 2), [0, 0]),
     ):
-        write(tmp_path / "x.pt", {"t": value}, ROWS)
+        write_torch(tmp_path / "x.pt", {"t": value}, ROWS)
         assert np.array_equal(sv.load(tmp_path / "x.pt")["t"], ROWS)
-    write(tmp_path / "x.pt", {"t": dtensor(ROWS, (3, 2), (2,), (0,), placement("Partial"))}, ROWS)
+    write_torch(
+        tmp_path / "x.pt", {"t": dtensor(ROWS, (3, 2), (2,), (0,), placement("Partial"))}, ROWS
+    )
     with pytest.raises(UnsupportedError, match="term of a value"):
         sv.load(tmp_path / "x.pt")
 
 
 def test_a_part_of_a_dtensor_alone_says_what_to_do(tmp_path: Path) -> None:
     part = ROWS[:2]
-    write(tmp_path / "x.pt", {"t": dtensor(part, (3, 2), (2,), (0,), SHARD)}, part)
+    write_torch(tmp_path / "x.pt", {"t": dtensor(part, (3, 2), (2,), (0,), SHARD)}, part)
     with pytest.raises(UnsupportedError, match="files of all ranks"):
         sv.load(tmp_path / "x.pt")

@@ -8,7 +8,6 @@ of version 1.0, and tensors with offsets, are built as the package's source read
 
 import pickle
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,30 +20,16 @@ from shardvar.errors import (
     InconsistentTensor,
     InvalidCheckpoint,
     MalformedCheckpoint,
-    MissingFile,
     ShardvarError,
     UnsupportedError,
 )
-from spec_tests.helpers.format_protocol import GOLDEN
-
-RANKWISE = GOLDEN / "torch_rankwise"
-CASES = ("w2", "w2st", "w4")
-
-
-def copied(case: str, tmp_path: Path) -> Path:
-    """Copy the files of a golden checkpoint."""
-    folder = tmp_path / case
-    shutil.copytree(RANKWISE / case, folder, ignore=shutil.ignore_patterns("expected.npz"))
-    return folder
+from spec_tests.helpers.torch_files import assert_joined, copied, joined
 
 
 def check_equal(folder: Path, case: str) -> None:
-    found, expected = sv.load(folder), np.load(RANKWISE / case / "expected.npz")
-    assert {*expected.files} <= found.keys()
+    found, expected = sv.load(folder), joined("torch_rankwise", case)
     for key in expected.files:
-        bits = found[key].view(np.uint16) if found[key].dtype.itemsize == 2 else found[key]
-        assert bits.shape == expected[key].shape
-        np.testing.assert_array_equal(bits, expected[key])
+        assert_joined(found[key], expected[key])
 
 
 def index_of(folder: Path) -> Any:
@@ -56,34 +41,16 @@ def put(folder: Path, index: Any) -> None:
     (folder / "metadata.pkl").write_bytes(pickle.dumps(index))
 
 
-def first(index: Any, tensor: str) -> Any:
-    """Return how the ranks hold a tensor of the model."""
-    return index["metadata"]["model"]["nested_path_to_metadata"][tensor][0]
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_the_files_of_all_ranks_are_joined(case: str, tmp_path: Path) -> None:
-    folder = copied(case, tmp_path)
-    check_equal(folder, case)
-    assert sv.verify(folder).ok
-    with sv.open_checkpoint(folder) as reader:
-        assert reader.path == str(folder)
-    key = "model.a" if case == "w4" else "model.emb.weight"
-    whole = sv.load(folder)[key]
-    with sv.open_checkpoint(folder) as reader:
-        np.testing.assert_array_equal(reader[key][2:5, 1:3], whole[2:5, 1:3])
-
-
 def test_items_without_an_entry_in_the_index_are_found_by_their_names(tmp_path: Path) -> None:
-    folder = copied("w2", tmp_path)
+    folder = copied("torch_rankwise", "w2", tmp_path)
     with sv.open_checkpoint(folder) as reader:
         assert {"step", "optimizer.param_groups.0.lr"} <= {*reader}
-    sv.reshard(folder, tmp_path / "x.safetensors")
+    sv.reshard(folder / "metadata.pkl", tmp_path / "x.safetensors")
     assert sv.diff(folder, tmp_path / "x.safetensors").equal
 
 
 def test_files_of_json_are_noted(tmp_path: Path) -> None:
-    folder = copied("w2st", tmp_path)
+    folder = copied("torch_rankwise", "w2st", tmp_path)
     index = index_of(folder)
     kind = {"type": "JsonSerialization"}
     layouts = {
@@ -97,7 +64,7 @@ def test_files_of_json_are_noted(tmp_path: Path) -> None:
 
 
 def test_an_index_of_version_1_says_the_same(tmp_path: Path) -> None:
-    folder = copied("w2", tmp_path)
+    folder = copied("torch_rankwise", "w2", tmp_path)
     index = index_of(folder)
     flat = {
         f'["{item}",{path[1:]}': groups
@@ -143,46 +110,16 @@ def test_plain_tensors_have_the_regions_of_the_index(tmp_path: Path) -> None:
         sv.load(folder)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_each_file_that_is_missing_is_named(case: str, tmp_path: Path) -> None:
-    """Never fewer elements, and never zeros."""
-    for file in sorted(RANKWISE.glob(f"{case}/**/model*")):
-        place = file.relative_to(RANKWISE / case)
-        folder = copied(case, tmp_path / str(place).replace("/", "-"))
-        (folder / place).unlink()
-        with pytest.raises(MissingFile, match=str(place)):
-            sv.load(folder)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_cut_file_is_an_error_that_names_it(case: str, tmp_path: Path) -> None:
-    for file in sorted(RANKWISE.glob(f"{case}/**/model*")):
-        place = file.relative_to(RANKWISE / case)
-        folder = copied(case, tmp_path / str(place).replace("/", "-"))
-        data = file.read_bytes()
-        (folder / place).write_bytes(data[: len(data) // 2])
-        with pytest.raises(ShardvarError, match=str(place)):
-            sv.load(folder)
-
-
 def test_a_cut_index_is_not_taken_for_a_checkpoint_of_one_rank(tmp_path: Path) -> None:
-    folder = copied("w2", tmp_path)
+    folder = copied("torch_rankwise", "w2", tmp_path)
     data = (folder / "metadata.pkl").read_bytes()
     (folder / "metadata.pkl").write_bytes(data[: len(data) // 2])
     with pytest.raises(ShardvarError):
         sv.load(folder)
 
 
-def test_a_rank_by_itself_is_not_converted_and_says_what_the_whole_is(tmp_path: Path) -> None:
-    folder = copied("w2", tmp_path)
-    with pytest.raises(UnsupportedError, match="index, metadata.pkl"):
-        sv.reshard(folder / "model_1.pt", tmp_path / "x.safetensors")
-    sv.reshard(folder / "metadata.pkl", tmp_path / "x.safetensors")
-    assert sv.diff(folder, tmp_path / "x.safetensors").equal
-
-
 def test_copies_that_differ_are_found(tmp_path: Path) -> None:
-    folder = copied("w2", tmp_path)
+    folder = copied("torch_rankwise", "w2", tmp_path)
     other = tmp_path / "other"
     shutil.copytree(folder, other)
     state = {"plain": np.zeros((2, 2), np.float32)}
@@ -194,82 +131,52 @@ def test_copies_that_differ_are_found(tmp_path: Path) -> None:
 
 
 EMB = '["emb.weight"]'
+MODEL = ("metadata", "model")
+TABLE = (*MODEL, "nested_path_to_metadata")
+GROUP = (*TABLE, EMB, 0)
+SHARDING = (*GROUP, "sharding_metadata")
+DATA = (*SHARDING, "data")
+OUTSIDE = {"file_path": "../x.pt", "serialization_format": {"type": "TorchSerialization"}}
+WRONG: list[tuple[tuple[Any, ...], Any, type[ShardvarError], str]] = [
+    ((*MODEL, "rank_to_layout_info"), {0: None}, InvalidCheckpoint, "files of 1 ranks"),
+    (("world_size",), 1 << 60, InvalidCheckpoint, "1152921504606846976 ranks wrote"),
+    ((*MODEL, "rank_to_layout_info", 0), OUTSIDE, InvalidCheckpoint, "not in the folder"),
+    (
+        (*DATA, "global_shape"),
+        [8, 4],
+        InconsistentTensor,
+        r"emb.weight.*differently|says the shape",
+    ),
+    ((*DATA, "dtype"), "torch.float32", InconsistentTensor, "model.emb.weight.*dtype"),
+    ((*DATA, "placements", 0, "dim"), 1, InconsistentTensor, "model.emb.weight.*differently"),
+    ((*DATA, "placements", 0, "dim"), 2, UnsupportedError, "model.emb.weight.*the axis 2 of 2"),
+    ((*GROUP, "ranks"), (0, 0), InvalidCheckpoint, "twice"),
+    (("version",), "3.0", UnsupportedError, "version '3.0'"),
+    ((*SHARDING, "type"), "Unheard", UnsupportedError, "model.emb.weight.*'Unheard'"),
+    ((*TABLE, "emb.weight"), [], MalformedCheckpoint, "metadata.pkl"),
+]
+"""Steps to a value of the index, another value, and the error."""
 
 
-def drop_rank(index: Any) -> None:
-    del index["metadata"]["model"]["rank_to_layout_info"][1]
-
-
-def many_ranks(index: Any) -> None:
-    index["world_size"] = 1 << 60
-
-
-def leave(index: Any) -> None:
-    layout = {"file_path": "../x.pt", "serialization_format": {"type": "TorchSerialization"}}
-    index["metadata"]["model"]["rank_to_layout_info"][0] = layout
-
-
-def other_shape(index: Any) -> None:
-    first(index, EMB)["sharding_metadata"]["data"]["global_shape"] = [8, 4]
-
-
-def other_dtype(index: Any) -> None:
-    first(index, EMB)["sharding_metadata"]["data"]["dtype"] = "torch.float32"
-
-
-def other_axis(index: Any) -> None:
-    first(index, EMB)["sharding_metadata"]["data"]["placements"][0]["dim"] = 1
-
-
-def no_axis(index: Any) -> None:
-    first(index, EMB)["sharding_metadata"]["data"]["placements"][0]["dim"] = 2
-
-
-def twice(index: Any) -> None:
-    first(index, EMB)["ranks"] = (0, 0)
-
-
-def new_name(index: Any) -> None:
-    table = index["metadata"]["model"]["nested_path_to_metadata"]
-    table['["lost"]'] = table[EMB]
-
-
-def new_version(index: Any) -> None:
-    index["version"] = "3.0"
-
-
-def new_kind(index: Any) -> None:
-    first(index, EMB)["sharding_metadata"]["type"] = "Unheard"
-
-
-def no_path(index: Any) -> None:
-    table = index["metadata"]["model"]["nested_path_to_metadata"]
-    table["emb.weight"] = table.pop(EMB)
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "words"),
-    [
-        (drop_rank, InvalidCheckpoint, "files of 1 ranks"),
-        (many_ranks, InvalidCheckpoint, "1152921504606846976 ranks wrote"),
-        (leave, InvalidCheckpoint, "not in the folder"),
-        (other_shape, InconsistentTensor, r"model.emb.weight.*differently|says the shape"),
-        (other_dtype, InconsistentTensor, "model.emb.weight.*dtype"),
-        (other_axis, InconsistentTensor, "model.emb.weight.*differently"),
-        (no_axis, UnsupportedError, "model.emb.weight.*the axis 2 of 2"),
-        (twice, InvalidCheckpoint, "twice"),
-        (new_name, IncompleteCheckpoint, "model_0.pt.*no part of 'model.lost'"),
-        (new_version, UnsupportedError, "version '3.0'"),
-        (new_kind, UnsupportedError, "model.emb.weight.*'Unheard'"),
-        (no_path, MalformedCheckpoint, "metadata.pkl"),
-    ],
-)
+@pytest.mark.parametrize(("steps", "value", "error", "words"), WRONG)
 def test_an_index_that_disagrees_with_the_files_is_refused(
-    change: Callable[[Any], None], error: type[ShardvarError], words: str, tmp_path: Path
+    steps: tuple[Any, ...], value: Any, error: type[ShardvarError], words: str, tmp_path: Path
 ) -> None:
-    folder = copied("w2", tmp_path)
-    index = index_of(folder)
-    change(index)
+    folder = copied("torch_rankwise", "w2", tmp_path)
+    index = inner = index_of(folder)
+    for step in steps[:-1]:
+        inner = inner[step]
+    inner[steps[-1]] = value
     put(folder, index)
     with pytest.raises(error, match=words):
+        sv.load(folder)
+
+
+def test_a_tensor_of_the_index_that_no_file_has_is_incomplete(tmp_path: Path) -> None:
+    folder = copied("torch_rankwise", "w2", tmp_path)
+    index = index_of(folder)
+    table = index["metadata"]["model"]["nested_path_to_metadata"]
+    table['["lost"]'] = table[EMB]
+    put(folder, index)
+    with pytest.raises(IncompleteCheckpoint, match="model_0.pt.*no part of 'model.lost'"):
         sv.load(folder)

@@ -13,30 +13,12 @@ import pytest
 import shardvar as sv
 from shardvar.errors import IncompleteCheckpoint, MissingFile, ShardvarError, UnsupportedError
 from spec_tests.formats.test_listing_cost import in_memory, requests_of
-from spec_tests.formats.test_torch_zero import ZERO, write_saved
 from spec_tests.helpers.format_protocol import GOLDEN
 from spec_tests.helpers.memory_bucket import in_bucket
+from spec_tests.helpers.torch_files import copied, write_saved
 
 UNIVERSAL = GOLDEN / "torch_universal"
 CASES = ("z1fp32w3", "z3bf16w2")
-
-
-def copied(case: str, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(UNIVERSAL / case, tmp_path / case))
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_parameters_are_the_ones_that_zero_to_fp32_joins(case: str, tmp_path: Path) -> None:
-    folder, expected = copied(case, tmp_path), np.load(ZERO / case / "expected.npz")
-    found = sv.load(folder)
-    assert {*expected.files} <= {key for key in found if not key.startswith("optimizer.")}
-    for key in expected.files:
-        assert found[key].shape == expected[key].shape
-        np.testing.assert_array_equal(found[key].astype(expected[key].dtype), expected[key])
-    assert sv.verify(folder).ok
-    with sv.open_checkpoint(folder) as reader:
-        assert reader.path == str(folder)
-        np.testing.assert_array_equal(reader["emb.weight"][2, 1:4], expected["emb.weight"][2, 1:4])
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -44,7 +26,7 @@ def test_states_of_the_optimizer_are_the_files_of_their_parameters(
     case: str, tmp_path: Path
 ) -> None:
     """In the shape of their parameters, also where stage 3 has written vectors."""
-    folder = copied(case, tmp_path)
+    folder = copied("torch_universal", case, tmp_path)
     found = sv.load(folder)
     for file in (folder / "zero").glob("*/*.pt"):
         name, state = file.parent.name, file.stem
@@ -62,7 +44,7 @@ def test_states_of_the_optimizer_are_the_files_of_their_parameters(
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_parameter_that_is_missing_is_incomplete_by_name(case: str, tmp_path: Path) -> None:
-    folder = copied(case, tmp_path)
+    folder = copied("torch_universal", case, tmp_path)
     (folder / "zero" / "emb.weight" / "fp32.pt").unlink()
     shutil.rmtree(folder / "zero" / "lin.bias")
     with pytest.raises(IncompleteCheckpoint, match=r"zero/\S+/fp32.pt is missing"):
@@ -77,21 +59,8 @@ def test_a_parameter_that_is_missing_is_incomplete_by_name(case: str, tmp_path: 
         sv.load(folder)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_cut_file_is_an_error_that_names_it(case: str, tmp_path: Path) -> None:
-    for file in sorted((UNIVERSAL / case).rglob("*.pt")):
-        place = file.relative_to(UNIVERSAL / case)
-        folder = copied(case, tmp_path / str(place).replace("/", "-"))
-        data = file.read_bytes()
-        (folder / place).write_bytes(data[: len(data) // 2])
-        with pytest.raises(ShardvarError, match=file.name):
-            sv.load(folder)
-        if place.parts[0] == "zero":
-            assert not sv.verify(folder).ok
-
-
 def test_a_vector_of_another_length_is_refused_by_name(tmp_path: Path) -> None:
-    folder = copied("z3bf16w2", tmp_path)
+    folder = copied("torch_universal", "z3bf16w2", tmp_path)
     file = folder / "zero" / "lin.weight" / "exp_avg.pt"
     shutil.copy(folder / "zero" / "lin.bias" / "exp_avg.pt", file)
     with pytest.raises(ShardvarError, match=r"lin.weight.exp_avg': It has the shape"):
@@ -102,7 +71,7 @@ def test_a_vector_of_another_length_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_a_part_of_the_folder_says_where_the_whole_is(tmp_path: Path) -> None:
-    folder = copied("z1fp32w3", tmp_path)
+    folder = copied("torch_universal", "z1fp32w3", tmp_path)
     for part in (folder / "zero", folder / "zero" / "emb.weight"):
         with pytest.raises(UnsupportedError, match="folder above"):
             sv.load(part)
@@ -113,7 +82,7 @@ def test_a_part_of_the_folder_says_where_the_whole_is(tmp_path: Path) -> None:
 
 def test_a_listing_takes_two_requests_a_file(tmp_path: Path) -> None:
     """Only the file of a state has its dtype. They are read at the same time."""
-    copied("z1fp32w3", tmp_path)
+    copied("torch_universal", "z1fp32w3", tmp_path)
     bucket = in_memory(tmp_path)
     with in_bucket(bucket):
         made = requests_of(bucket, lambda: shapes_of("s3://bucket/run/z1fp32w3/"))
@@ -125,19 +94,11 @@ def shapes_of(path: str) -> list[tuple[int, ...]]:
         return [reader[key].shape for key in reader]
 
 
-def test_it_becomes_a_distributed_checkpoint_with_the_names_of_torch(tmp_path: Path) -> None:
-    folder = copied("z1fp32w3", tmp_path)
-    sv.reshard(folder, tmp_path / "dcp", format="torch")
-    found, made = sv.load(folder), sv.load(tmp_path / "dcp")
-    assert found.keys() == made.keys()
-    assert sv.diff(folder, tmp_path / "dcp").equal
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_a_state_that_is_written_again_has_its_new_values(case: str, tmp_path: Path) -> None:
     """As a file with the tensor ``param``, also in a folder of stage 3, which has vectors. The
     output layer shares the embedding, and DeepSpeed loads only the file of the embedding."""
-    folder = copied(case, tmp_path)
+    folder = copied("torch_universal", case, tmp_path)
     before = sv.load(folder)
     values = np.arange(before["emb.weight"].size, dtype=np.float32).reshape(
         before["emb.weight"].shape

@@ -13,14 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.errors import ArgumentError, UnsupportedError
+from shardvar.errors import UnsupportedError
 from shardvar.formats.torch import saved
-from shardvar.formats.torch.archive import build_frame, open_archive, records_of, tensor_call
+from shardvar.formats.torch.archive import open_archive, tensor_call
 from shardvar.formats.torch.values import DTYPES, tensor_of
 from shardvar.wire.opcode_writer import Call, build_pickle
 from shardvar.wire.pickle import parse_pickle
 from shardvar.wire.plain import Node
 from spec_tests.helpers.format_protocol import GOLDEN
+from spec_tests.helpers.torch_files import write_torch
 
 TENSORS: dict[str, Any] = {
     "layer.0.weight": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -62,19 +63,13 @@ def test_plain_objects_of_a_distributed_checkpoint_are_values_of_the_file(tmp_pa
         and values["big"] == 2**70
     )
     assert "model.weight" not in values or values["model.weight"] is None
-    save_values(tmp_path / "set.pt", {"kept": -math.inf, "seen": Call("builtins.range", (1, 2, 1))})
+    write_torch(tmp_path / "set.pt", {"kept": -math.inf, "seen": Call("builtins.range", (1, 2, 1))})
     with pytest.raises(UnsupportedError, match=r"'seen'.*builtins.range.*exclude"):
         sv.reshard(tmp_path / "set.pt", tmp_path / "y.pt")
     assert not (tmp_path / "y.pt").exists()
     # Without a tensor, a file is its frame alone.
     sv.reshard(tmp_path / "set.pt", tmp_path / "y.pt", filter="kept")
     assert sv.load(tmp_path / "y.pt")["kept"][()] == b"-inf"
-
-
-def save_values(path: Path, values: dict[str, Any]) -> None:
-    path.write_bytes(
-        b"".join(octets for _, octets in build_frame(records_of(build_pickle(values), []), []))
-    )
 
 
 def test_pythons_zipfile_reads_the_file_and_agrees_with_every_checksum(tmp_path: Path) -> None:
@@ -171,13 +166,6 @@ def test_what_torch_does_not_have_is_refused_before_anything_is_written(
     with pytest.raises(error, match=why):
         sv.save(tmp_path / name, named)
     assert [path for path in tmp_path.iterdir() if not path.name.endswith(".lock")] == []
-
-
-def test_a_partition_or_a_limit_of_files_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="cannot store slices"):
-        sv.save(tmp_path / "x.pt", TENSORS, partition=2)
-    with pytest.raises(ArgumentError, match="one file"):
-        sv.save(tmp_path / "x.pt", TENSORS, policy=sv.MaxShardSizePolicy(max_shard_size=24))
 
 
 def test_more_tensors_than_a_pickle_may_describe_are_refused(

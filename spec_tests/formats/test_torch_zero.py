@@ -12,56 +12,13 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.errors import (
-    InvalidCheckpoint,
-    MissingFile,
-    ShardvarError,
-    UnsupportedError,
-)
-from shardvar.formats.torch.archive import build_frame, plan_starts, records_of, tensor_call
-from shardvar.wire.crc import CRC32
-from shardvar.wire.opcode_writer import build_pickle
+from shardvar.errors import InvalidCheckpoint, MissingFile, ShardvarError, UnsupportedError
 from spec_tests.helpers.format_protocol import GOLDEN
-
-ZERO = GOLDEN / "torch_zero"
-CASES = ("z1fp32w3", "z2bf16w2", "z3bf16w2")
-
-
-def copied(case: str, tmp_path: Path) -> Path:
-    """Copy the files of a golden checkpoint."""
-    folder = tmp_path / case
-    shutil.copytree(ZERO / case, folder, ignore=shutil.ignore_patterns("expected.npz"))
-    return folder
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_files_of_all_ranks_are_joined_as_deepspeed_joins_them(case: str, tmp_path: Path) -> None:
-    folder, expected = copied(case, tmp_path), np.load(ZERO / case / "expected.npz")
-    found = sv.load(folder)
-    assert found.keys() == {*expected.files}
-    for key in expected.files:
-        assert found[key].shape == expected[key].shape
-        np.testing.assert_array_equal(found[key].astype(expected[key].dtype), expected[key])
-    assert sv.verify(folder).ok
-    with sv.open_checkpoint(folder) as reader:
-        row = reader["emb.weight"][2, 1:4]
-        np.testing.assert_array_equal(row, expected["emb.weight"][2, 1:4])
-    sv.reshard(folder, tmp_path / "m.safetensors")
-    assert sv.load(tmp_path / "m.safetensors")["out.weight"].dtype == np.float32
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_each_file_that_is_missing_is_named(case: str, tmp_path: Path) -> None:
-    """Never fewer elements, and never zeros: the file of each rank is needed."""
-    for file in sorted((ZERO / case).glob("*.pt")):
-        folder = copied(case, tmp_path / file.name)
-        (folder / file.name).unlink()
-        with pytest.raises(MissingFile, match=file.name):
-            sv.load(folder)
+from spec_tests.helpers.torch_files import copied, write_saved
 
 
 def test_a_file_by_itself_is_still_a_file(tmp_path: Path) -> None:
-    folder = copied("z2bf16w2", tmp_path)
+    folder = copied("torch_zero", "z2bf16w2", tmp_path)
     with sv.open_checkpoint(folder / "mp_rank_00_model_states.pt") as reader:
         assert reader["module.lin.bias"].dtype == "bfloat16"
     with sv.open_checkpoint(folder / "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt") as reader:
@@ -69,7 +26,7 @@ def test_a_file_by_itself_is_still_a_file(tmp_path: Path) -> None:
 
 
 def test_files_of_other_ranks_are_refused(tmp_path: Path) -> None:
-    folder = copied("z2bf16w2", tmp_path)
+    folder = copied("torch_zero", "z2bf16w2", tmp_path)
     name = "bf16_zero_pp_rank_{}_mp_rank_{}_optim_states.pt"
     first = folder / name.format(0, "00")
     shutil.copy(first, folder / name.format(2, "00"))
@@ -81,50 +38,13 @@ def test_files_of_other_ranks_are_refused(tmp_path: Path) -> None:
         sv.load(folder)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_cut_file_is_an_error_that_names_it(case: str, tmp_path: Path) -> None:
-    for file in sorted((ZERO / case).glob("*.pt")):
-        folder = copied(case, tmp_path / file.name)
-        data = (folder / file.name).read_bytes()
-        (folder / file.name).write_bytes(data[: len(data) // 2])
-        with pytest.raises(ShardvarError, match=file.name):
-            sv.load(folder)
-
-
 def test_a_changed_byte_of_a_vector_is_found_by_verify(tmp_path: Path) -> None:
-    folder = copied("z3bf16w2", tmp_path)
+    folder = copied("torch_zero", "z3bf16w2", tmp_path)
     file = folder / "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt"
     value = sv.load(folder)["emb.weight"].reshape(-1)[-1].tobytes()
     data = file.read_bytes()
     file.write_bytes(data.replace(value, bytes(4), 1))
     assert data.count(value) and not sv.verify(folder).ok
-
-
-def write_saved(path: Path, plain: dict[str, object], flat: dict[str, np.ndarray]) -> None:
-    """Write a file of torch.save by hand: a dict with these flat vectors under the dotted keys."""
-    value: dict[str, object] = {}
-    for number, (key, item) in enumerate([*flat.items(), *plain.items()]):
-        steps, inner = key.split("/"), value
-        for step in steps[:-1]:
-            inner = inner.setdefault(step, {})  # type: ignore[assignment]
-        is_flat = isinstance(item, np.ndarray)
-        inner[steps[-1]] = tensor_call("float32", item.shape, number) if is_flat else item
-    records = records_of(build_pickle(value), [each.nbytes for each in flat.values()])
-    payloads = [each.tobytes() for each in flat.values()]
-    data = bytearray()
-    starts = [
-        start
-        for record, start in zip(records, plan_starts(records), strict=True)
-        if record.content is None
-    ]
-    ranges = [
-        *build_frame(records, [CRC32.compute(each) for each in payloads]),
-        *zip(starts, payloads, strict=True),
-    ]
-    for start, octets in ranges:
-        data.extend(bytes(max(start + len(octets) - len(data), 0)))
-        data[start : start + len(octets)] = octets
-    path.write_bytes(data)
 
 
 def write_rank(folder: Path, shape: object, counts: list[int], world: int, stage: int) -> Path:

@@ -23,7 +23,7 @@ from shardvar.limits import (
 )
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, find_shared
 from shardvar.planning.slices import SliceTable, TensorTable
-from spec_tests.helpers.golden_verdicts import read_all
+from spec_tests.helpers.golden_verdicts import check_parts, read_all
 from spec_tests.hostile import torch as torch_file
 
 ZSTD = {"name": "zstd", "configuration": {"level": 0, "checksum": False}}
@@ -121,6 +121,7 @@ def test_the_fill_value_stands_for_every_absent_chunk(
     np.testing.assert_array_equal(sv.load(path)["a"], expected)
     with sv.open_checkpoint(path) as reader:
         np.testing.assert_array_equal(reader["a"][1:7, 2:5], expected[1:7, 2:5])
+    check_parts(path, sv.load(path))
     outcome = sv.verify(path)
     assert outcome.ok and "5 of 6 chunks are absent" in " ".join(outcome.notes)
 

@@ -13,21 +13,16 @@ import pytest
 import shardvar as sv
 from shardvar.errors import (
     CheckpointError,
-    CorruptCheckpoint,
     IncompleteCheckpoint,
     InvalidCheckpoint,
     MissingExtra,
     MissingFile,
     ShardvarError,
-    UnsupportedError,
 )
-from shardvar.formats.table import format_named
 from shardvar.formats.zarr import source as decoder_module
 from shardvar.formats.zarr.source import Ahead, Band
-from shardvar.storage.local import LocalStorage
 from shardvar.wire.zarr_metadata import parse_array
-from spec_tests.helpers.format_protocol import GOLDEN, golden_cases
-from spec_tests.helpers.golden_verdicts import read_all
+from spec_tests.helpers.format_protocol import GOLDEN
 
 
 def described_v2(**fields: Any) -> dict[str, Any]:
@@ -101,18 +96,6 @@ def test_a_raw_chunk_that_reaches_beyond_the_array_is_cut(tmp_path: Path) -> Non
         assert reader.entries().plain.tolist() == [True, True, True, False]
 
 
-def test_an_absent_chunk_is_the_fill_value_and_verify_counts_it(tmp_path: Path) -> None:
-    path = make(
-        tmp_path / "g",
-        {"zarr.json": GROUP, "t/zarr.json": described_v3(), "t/c/1": HALVES["t/c/1"]},
-    )
-    assert sv.load(path)["t"].tolist() == [1.5, 1.5, 3, 4]
-    report = sv.verify(path)
-    assert report.ok and report.notes == (
-        "t: 1 of 2 chunks are absent; the fill value stands for them.",
-    )
-
-
 def test_without_a_fill_value_zeros_stand_for_an_absent_chunk(tmp_path: Path) -> None:
     """In version 2, where zarr-python omits chunks of zeros then; version 3 always has one, or it
     is damaged."""
@@ -132,80 +115,6 @@ def test_without_a_fill_value_zeros_stand_for_an_absent_chunk(tmp_path: Path) ->
         sv.load(make(tmp_path / "v3", files))
 
 
-def test_a_zero_dimensional_array_and_an_empty_one_are_arrays(tmp_path: Path) -> None:
-    scalar = described_v2(shape=[], chunks=[])
-    empty = described_v2(shape=[0, 3], chunks=[1, 3])
-    files = {
-        ".zgroup": {"zarr_format": 2},
-        "a/b/.zarray": scalar,
-        "a/b/0": np.float32(7).tobytes(),
-        "e/.zarray": empty,
-    }
-    loaded = sv.load(make(tmp_path / "g", files))
-    assert loaded["a/b"] == 7 and loaded["e"].shape == (0, 3)
-
-
-@pytest.mark.parametrize(
-    ("fields", "error", "match"),
-    [
-        ({"shape": [1 << 50]}, InvalidCheckpoint, "MAX_ABSENT_FILES"),
-        ({"shape": [-1]}, InvalidCheckpoint, "out of range"),
-        ({"shape": [True]}, InvalidCheckpoint, "not a list of integers"),
-        ({"shape": [1 << 40, 1 << 40]}, InvalidCheckpoint, "has 2 axes, and its chunks 1"),
-        (
-            {"data_type": "string"},
-            UnsupportedError,
-            r"shape \[4\] and the dtype 'string', .*: text of any length",
-        ),
-        ({"data_type": {"name": "numpy.datetime64"}}, UnsupportedError, "datetime64.*: dates"),
-        ({"data_type": {"name": "fixed_length_utf32"}}, UnsupportedError, "utf32.*: text"),
-        ({"data_type": "yonder"}, UnsupportedError, r"'yonder', which shardvar does not read\. "),
-        ({"codecs": [{"name": "pcodec"}]}, UnsupportedError, "'pcodec'"),
-        ({"codecs": []}, InvalidCheckpoint, "not a list of codecs"),
-        ({"codecs": [7]}, InvalidCheckpoint, "no name"),
-        ({"storage_transformers": [1]}, UnsupportedError, "storage transformers"),
-        ({"chunk_key_encoding": {"name": "other"}}, UnsupportedError, "other"),
-        (
-            {"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [0]}}},
-            InvalidCheckpoint,
-            "out of range",
-        ),
-        ({"node_type": "table"}, InvalidCheckpoint, "node_type"),
-        ({"zarr_format": 4}, InvalidCheckpoint, "zarr_format"),
-    ],
-)
-def test_a_description_that_breaks_a_law_is_a_fault_of_its_array(
-    tmp_path: Path, fields: dict[str, Any], error: type[ShardvarError], match: str
-) -> None:
-    files = {
-        "zarr.json": GROUP,
-        "t/zarr.json": described_v3(),
-        **HALVES,
-        "x/zarr.json": described_v3(**fields),
-    }
-    arrays, errors = read_all(make(tmp_path / "g", files))
-    assert arrays.keys() == {"t"} and type(errors["x"]) is error
-    with pytest.raises(error, match=match):
-        sv.load(tmp_path / "g", ["x"])
-
-
-def test_a_small_file_never_becomes_a_large_array(tmp_path: Path) -> None:
-    """Neither by its shape, nor by its chunks, nor by what stands for absent ones."""
-    size = 1 << 40
-    grid = {"name": "regular", "configuration": {"chunk_shape": [size]}}
-    zstd = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "zstd"}]
-    for name, fields, files in (
-        ("raw", {}, {"t/c/0": bytes(64)}),
-        ("zstd", {"codecs": zstd}, {"t/c/0": bytes(64)}),
-        ("absent", {}, {}),
-    ):
-        described = described_v3(shape=[size], chunk_grid=grid, **fields)
-        path = make(tmp_path / name, {"zarr.json": GROUP, "t/zarr.json": described, **files})
-        with pytest.raises((InvalidCheckpoint, IncompleteCheckpoint)):
-            sv.load(path)
-        assert not sv.verify(path).ok
-
-
 def test_symbolic_links_to_folders_are_not_entered(tmp_path: Path) -> None:
     make(tmp_path / "outside", {"t/zarr.json": described_v3(), **HALVES})
     path = make(tmp_path / "g", {"zarr.json": GROUP})
@@ -223,15 +132,6 @@ def test_the_same_bytes_with_and_without_tensorstore(monkeypatch: pytest.MonkeyP
     for case in ("zarr/v3_default", "orbax/standard"):
         with pytest.raises(MissingExtra, match=r"Install it: .*\[orbax\]"):
             sv.load(GOLDEN / case / "ckpt")
-
-
-def test_what_is_loaded_is_the_callers() -> None:
-    """Arrays may be written, and what was read before stays what it is."""
-    with sv.open_checkpoint(GOLDEN / "orbax" / "pytree_zarr2" / "ckpt") as reader:
-        first = reader.read("host")
-        right = first.copy()
-        first[...] = 0
-        assert np.array_equal(reader.read("host"), right)
 
 
 def test_chunks_that_are_decoded_ahead_are_those_that_are_asked_for() -> None:
@@ -312,25 +212,10 @@ def test_two_leaves_of_one_name_are_neither_read(tmp_path: Path) -> None:
         sv.load(path)
 
 
-@pytest.mark.parametrize("name", ["../x", "/etc/x", "a//b", ".", "", "a\0b"])
-def test_no_array_is_outside_of_the_folder(tmp_path: Path, name: str) -> None:
-    make(tmp_path, {"x/.zarray": described_v2(), "x/0": bytes(8), "x/1": bytes(8)})
-    path = orbax(tmp_path / "ck", [leaf("a", "t"), leaf(name)], ARRAY)
-    arrays, errors = read_all(path)
-    assert arrays.keys() == {"a.t"} and type(errors[name]) is InvalidCheckpoint
-
-
 def test_an_array_in_folders_of_folders_is_inside(tmp_path: Path) -> None:
     """Haiku's modules have names like "linear/~/w"."""
     files = {f"a/~/{name.partition('/')[2]}": octets for name, octets in ARRAY.items()}
     assert sv.load(orbax(tmp_path / "ck", [leaf("a/~")], files))["a/~"].tolist() == [1, 2, 3, 4]
-
-
-def test_an_unfinished_folder_is_refused_and_says_what_to_do(tmp_path: Path) -> None:
-    for name in ("7.orbax-checkpoint-tmp", "7.orbax-checkpoint-tmp-1700000000"):
-        path = orbax(tmp_path / name, [leaf("a", "t")], ARRAY)
-        with pytest.raises(IncompleteCheckpoint, match="earlier step"):
-            sv.load(path)
 
 
 def test_a_step_of_a_manager_means_its_items(tmp_path: Path) -> None:
@@ -340,15 +225,6 @@ def test_a_step_of_a_manager_means_its_items(tmp_path: Path) -> None:
     with pytest.raises(ShardvarError, match="may mean"):
         sv.load(tmp_path / "20")
     assert sv.load(tmp_path / "20" / "other").keys() == {"w"}
-
-
-def test_a_missing_database_or_array_is_a_missing_file(tmp_path: Path) -> None:
-    path = orbax(tmp_path / "a", [leaf("a", "t")], ARRAY, use_ocdbt=True)
-    with pytest.raises(MissingFile, match="manifest.ocdbt"):
-        sv.load(path)
-    path = orbax(tmp_path / "b", [leaf("a", "t"), leaf("u")], ARRAY)
-    with pytest.raises(MissingFile, match="'u'"):
-        sv.load(path)
 
 
 def test_a_database_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
@@ -384,11 +260,6 @@ def test_small_values_of_a_database_are_guarded_and_large_ones_are_not() -> None
     assert report.outcomes == {"s": "ok", "w": "not verifiable"} and report.ok
 
 
-def test_a_checksum_that_is_wrong_is_called_so() -> None:
-    with pytest.raises(CorruptCheckpoint, match="igest"):
-        sv.load(GOLDEN / "zarr" / "bad_crc32c" / "ckpt", ["w"])
-
-
 def test_descriptions_of_both_versions_agree() -> None:
     """The same array, in the words of either."""
     old = parse_array(json.dumps(described_v2(fill_value=1.5)).encode(), 2)
@@ -405,15 +276,6 @@ def test_descriptions_of_both_versions_agree() -> None:
     ):
         assert getattr(old, field) == getattr(new, field)
     assert [*old.chunk_names()] == ["0", "1"] and [*new.chunk_names()] == ["c/0", "c/1"]
-
-
-def test_neither_format_takes_a_folder_of_the_other() -> None:
-    for kind, other in (("orbax", "zarr"), ("zarr", "orbax")):
-        for case in golden_cases(kind):
-            assert (
-                format_named(other).locate(LocalStorage(str(GOLDEN / kind / case / "ckpt")), "")
-                == []
-            )
 
 
 def test_leaves_without_arrays_need_no_database(tmp_path: Path) -> None:

@@ -2,10 +2,7 @@
 named."""
 
 import json
-import zlib
 from contextlib import suppress
-from itertools import product
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -187,42 +184,6 @@ def test_attributes_that_are_not_a_number_are_attributes(tmp_path: Path) -> None
         {"zarr.json": GROUP, "t/zarr.json": described_v3(attributes={"missing": np.nan}), **HALVES},
     )
     assert sv.load(nan)["t"].tolist() == [1, 2, 3, 4]
-
-
-SHAPES = [
-    (),
-    (0,),
-    (3,),
-    (2, 3),
-    (2, 0),
-    (0, 2),
-    (2, 0, 3),
-    (2, 1, 3),
-    (1, 2, 1, 2),
-    (1, 1, 2, 1, 2, 1),
-]
-
-
-@pytest.mark.parametrize(
-    ("shape", "order", "is_compressed"), [*product(SHAPES, "CF", [False, True])]
-)
-def test_arrays_of_every_rank_and_order_are_read_and_verified(
-    tmp_path: Path, shape: tuple[int, ...], order: Any, is_compressed: bool
-) -> None:
-    """With empty extents on any axis; the orders are the same below rank 2."""
-    array = np.arange(prod(shape), dtype=np.float32).reshape(shape)
-    compressor = {"id": "zlib", "level": 1} if is_compressed else None
-    described = described_v2(
-        shape=shape, chunks=[max(extent, 1) for extent in shape], order=order, compressor=compressor
-    )
-    octets = array.tobytes(order)
-    chunk = {
-        ".".join("0" for _ in shape) or "0": zlib.compress(octets) if is_compressed else octets
-    }
-    files = {f"t/{name}": octets for name, octets in chunk.items() if array.size}
-    path = make(tmp_path / "g", {".zgroup": {"zarr_format": 2}, "t/.zarray": described, **files})
-    found = sv.load(path)["t"]
-    assert found.shape == shape and found.tobytes() == array.tobytes() and sv.verify(path).ok
 
 
 def test_a_shard_is_guarded_only_if_its_index_is(tmp_path: Path) -> None:

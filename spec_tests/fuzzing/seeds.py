@@ -2,7 +2,8 @@
 parts."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -111,30 +112,25 @@ def blocks() -> Iterator[bytes]:
         )
 
 
+def tables() -> Iterator[tuple[Sequence[bytes], Sequence[bytes]]]:
+    """The keys and the values of each block of the tables of bundles."""
+    for octets in contents(".index"):
+        with suppress(ShardvarError):
+            yield from open_table(
+                lambda start, nbytes, octets=octets: octets[start : start + nbytes], len(octets)
+            ).blocks()
+
+
 def entries() -> Iterator[bytes]:
     """The values of the tables of bundles."""
-    for octets in contents(".index"):
-        try:
-            table = open_table(
-                lambda start, nbytes, octets=octets: octets[start : start + nbytes], len(octets)
-            )
-            for _, values in table.blocks():
-                yield from values[:8]
-        except ShardvarError:
-            continue
+    for _, values in tables():
+        yield from values[:8]
 
 
 def keys() -> Iterator[bytes]:
     """The keys of the tables of bundles, of which those of slices are ordered code."""
-    for octets in contents(".index"):
-        try:
-            table = open_table(
-                lambda start, nbytes, octets=octets: octets[start : start + nbytes], len(octets)
-            )
-            for found, _ in table.blocks():
-                yield from found[:8]
-        except ShardvarError:
-            continue
+    for found, _ in tables():
+        yield from found[:8]
     yield from (b"\x01\x07", b"\x80", b"\x3f\xff", b"ab\x00\xff\x00\x01", b"\x00")
 
 

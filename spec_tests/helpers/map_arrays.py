@@ -19,6 +19,14 @@ from spec_tests.helpers.nearest import nearest
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 
+def assert_same(found: Arrays, wanted: Arrays) -> None:
+    """Fail unless the keys, dtypes, shapes and bytes are equal."""
+    assert found.keys() == wanted.keys()
+    for key, array in wanted.items():
+        assert (found[key].dtype, found[key].shape) == (array.dtype, array.shape), key
+        assert found[key].tobytes() == array.tobytes(), key
+
+
 def _of(view: View, counts: Sequence[int], first: Sequence[int] = ()) -> Any:
     """[k] the elements of a piece, by their coordinates, one index at a time."""
     at = [np.full(counts, start, dtype=np.int64) for start in view.start]

@@ -9,7 +9,8 @@ import io
 import json
 import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from math import isqrt
 from typing import Any
 
@@ -43,19 +44,44 @@ from spec_tests.hostile.torch_sets import (
     universal_parameters,
 )
 
+Row = tuple[int, Callable[[int], Any]]
+"""The count of a construct, and what gives its files or the bytes of its only file."""
+
+
+def constructs(kind: str, path: str, **rows: Row) -> Iterator[Construct]:
+    """Yield constructs of several files, which are opened by one path."""
+    for name, (count, files) in rows.items():
+        yield Construct(f"{kind} {name.replace('_', ' ')}", path, files, count)
+
+
+def of_one_file(kind: str, path: str, **rows: Row) -> Iterator[Construct]:
+    """Yield constructs whose rows give the bytes of the only file."""
+
+    def files(content: Callable[[int], bytes], count: int) -> Files:
+        return {path: content(count)}
+
+    return constructs(
+        kind, path, **{name: (count, partial(files, make)) for name, (count, make) in rows.items()}
+    )
+
+
 # --- TensorFlow
 
 _HEADER = proto((1, 1), (3, proto((1, 1))))
 
 
-def bundle(*entries: tuple[bytes, bytes], data: bytes = bytes(16)) -> Files:
-    """A bundle of one data file."""
-    index = table(block([(b"", _HEADER), *sorted(entries)]))
+def files_of_bundle(index: bytes, data: bytes = bytes(16)) -> Files:
     return {"ck.index": index, "ck.data-00000-of-00001": data}
 
 
-def shared_block(count: int, first: bytes, value: bytes) -> bytes:
-    """A table block whose keys each add two bytes to the first one."""
+def bundle(*entries: tuple[bytes, bytes], data: bytes = bytes(16)) -> Files:
+    """A bundle of one data file."""
+    return files_of_bundle(table(block([(b"", _HEADER), *sorted(entries)])), data)
+
+
+def shared_block(count: int, first: bytes) -> Files:
+    """A bundle whose keys each add two bytes to the first one."""
+    value = bundle_entry()
     body = varint(0) + varint(0) + varint(len(_HEADER)) + _HEADER
     body += varint(0) + varint(len(first)) + varint(len(value)) + first + value
     for number in range(count):
@@ -63,17 +89,7 @@ def shared_block(count: int, first: bytes, value: bytes) -> bytes:
         body += (
             varint(shared) + varint(4) + varint(len(value)) + struct.pack(">I", number + 1) + value
         )
-    return body + struct.pack("<II", 0, 1)
-
-
-def tf_key_prefixes(count: int) -> Files:
-    index = table(shared_block(count, b"k" * 8 * count, bundle_entry()))
-    return {"ck.index": index, "ck.data-00000-of-00001": bytes(16)}
-
-
-def tf_key_prefixes_of_allowed_keys(count: int) -> Files:
-    index = table(shared_block(count, b"k" * 60_000, bundle_entry()))
-    return {"ck.index": index, "ck.data-00000-of-00001": bytes(16)}
+    return files_of_bundle(table(body + struct.pack("<II", 0, 1)))
 
 
 def tf_nested_blocks(count: int) -> Files:
@@ -92,27 +108,22 @@ def tf_nested_blocks(count: int) -> Files:
     )
     footer = handle(0, places[0][1]) + handle(len(inner), len(listed))
     octets = inner + stored(listed) + footer.ljust(40, b"\0") + bytes.fromhex("57fb808b247547db")
-    return {"ck.index": octets, "ck.data-00000-of-00001": bytes(16)}
+    return files_of_bundle(octets)
 
 
-def tf_keys(count: int) -> Files:
-    return bundle(*((b"key%08d" % number, bundle_entry()) for number in range(count)))
+def of_keys(count: int, entry: bytes, data: bytes = bytes(16)) -> Files:
+    return bundle(*((b"key%08d" % number, entry) for number in range(count)), data=data)
 
 
 def tf_shared_payload(count: int) -> Files:
     """All tensors have the same bytes, which are as long as there are tensors."""
     data = bytes(16 * count)
-    entry = bundle_entry((4 * count,), 16 * count, data=data)
-    return bundle(*((b"key%08d" % number, entry) for number in range(count)), data=data)
+    return of_keys(count, bundle_entry((4 * count,), 16 * count, data=data), data)
 
 
 def tf_shapes(count: int) -> Files:
     dim = proto((2, proto((2, proto((1, 1))))))
     return bundle((b"t", proto((1, 1)) + dim * count + proto((5, 16))))
-
-
-def tf_axes(count: int) -> Files:
-    return bundle((b"t", bundle_entry([1] * count)))
 
 
 def tf_files(count: int) -> Files:
@@ -151,15 +162,29 @@ def tf_slices_listed_often(count: int) -> Files:
 
 
 def tf_long_keys(count: int) -> Files:
-    return bundle(
-        *(
-            (b"%08d" % number + b"a\x1b[31m/" * 400, bundle_entry())
-            for number in range(count // 100)
-        )
-    )
+    keys = (b"%08d" % number + b"a\x1b[31m/" * 400 for number in range(count // 100))
+    return bundle(*((key, bundle_entry()) for key in keys))
 
 
-def graph_bundle(nodes: Sequence[bytes], values: Sequence[bytes] = ()) -> Files:
+BUNDLES = constructs(
+    "tf",
+    "ck",
+    key_prefixes=(2000, lambda n: shared_block(n, b"k" * 8 * n)),
+    key_prefixes_of_allowed_keys=(2000, lambda n: shared_block(n, b"k" * 60_000)),
+    nested_blocks=(1000, tf_nested_blocks),
+    keys=(500, lambda n: of_keys(n, bundle_entry())),
+    shared_payload=(500, tf_shared_payload),
+    shapes=(20000, tf_shapes),
+    axes=(5000, lambda n: bundle((b"t", bundle_entry([1] * n)))),
+    files=(300, tf_files),
+    strings=(30000, tf_strings),
+    slices=(500, tf_slices),
+    slices_listed_often=(1000, tf_slices_listed_often),
+    long_keys=(3000, tf_long_keys),
+)
+
+
+def graph_bundle(nodes: Sequence[bytes], values: Sequence[bytes]) -> Files:
     """A bundle of a graph of objects, and of a float32 tensor of 4 for each key of ``values``."""
     message = b"".join(proto((1, node)) for node in nodes)
     length = varint(len(message))
@@ -176,6 +201,7 @@ def graph_bundle(nodes: Sequence[bytes], values: Sequence[bytes] = ()) -> Files:
 
 
 VALUE = b"/.ATTRIBUTES/VARIABLE_VALUE"
+OF_V = b"v" + VALUE
 
 
 def value(key: bytes, attribute: bytes = b"VARIABLE_VALUE") -> bytes:
@@ -186,6 +212,16 @@ def child(number: int, name: bytes) -> bytes:
     return proto((1, proto((1, number), (2, name))))
 
 
+def names(count: int, number: int, name: bytes) -> bytes:
+    """Children of one number under many names."""
+    return b"".join(child(number, name % each) for each in range(count))
+
+
+def of_one_value(*nodes: bytes) -> Files:
+    """A graph of these nodes, of which the last is the only variable."""
+    return graph_bundle([*nodes, value(OF_V)], [OF_V])
+
+
 def graph_states(count: int) -> Files:
     """One object with many attributes, all of one key."""
     key = b"a/.ATTRIBUTES/s"
@@ -194,39 +230,25 @@ def graph_states(count: int) -> Files:
 
 
 def graph_children(count: int) -> Files:
-    names = [b"v%d" % number for number in range(count)]
-    root = b"".join(child(number + 1, name) for number, name in enumerate(names))
-    return graph_bundle(
-        [root, *(value(name + VALUE) for name in names)], [name + VALUE for name in names]
-    )
-
-
-def graph_chain(count: int) -> Files:
-    nodes = [child(number + 1, b"c") for number in range(count)]
-    return graph_bundle([*nodes, value(b"v" + VALUE)], [b"v" + VALUE])
-
-
-def graph_names_of_one(count: int) -> Files:
-    """One variable under many names."""
-    root = b"".join(child(1, b"name%d" % number) for number in range(count))
-    return graph_bundle([root, value(b"v" + VALUE)], [b"v" + VALUE])
+    keys = [b"v%d" % number + VALUE for number in range(count)]
+    root = b"".join(child(number + 1, b"v%d" % number) for number in range(count))
+    return graph_bundle([root, *map(value, keys)], keys)
 
 
 def graph_keras(count: int) -> Files:
     """An optimizer that names one list of slots many times."""
-    variables = b"".join(child(3, b"%d" % number) for number in range(count))
-    slots = b"".join(child(2, b"list%d" % number) for number in range(count))
-    optimizer = child(1, b"_trainable_variables") + slots
-    return graph_bundle([optimizer, variables, variables, value(b"v" + VALUE)], [b"v" + VALUE])
+    variables = names(count, 3, b"%d")
+    optimizer = child(1, b"_trainable_variables") + names(count, 2, b"list%d")
+    return of_one_value(optimizer, variables, variables)
 
 
 def graph_keras_owners(count: int) -> Files:
     """Many optimizers that share one list of variables and one list of slots."""
-    variables = b"".join(child(3, b"%d" % number) for number in range(count))
+    variables = names(count, 3, b"%d")
     owner = child(1, b"_trainable_variables") + child(2, b"_momentums")
     root = b"".join(child(4 + number, b"o%d" % number) for number in range(count))
-    nodes = [root, variables, variables, value(b"v" + VALUE), *([owner] * count)]
-    return graph_bundle(nodes, [b"v" + VALUE])
+    nodes = [root, variables, variables, value(OF_V), *([owner] * count)]
+    return graph_bundle(nodes, [OF_V])
 
 
 def graph_slots(count: int) -> Files:
@@ -234,52 +256,42 @@ def graph_slots(count: int) -> Files:
     slots = b"".join(
         proto((3, proto((1, 2), (2, b"slot%d" % number), (3, 2)))) for number in range(count)
     )
-    return graph_bundle(
-        [child(1, b"o") + child(2, b"v"), slots, value(b"v" + VALUE)], [b"v" + VALUE]
-    )
+    return of_one_value(child(1, b"o") + child(2, b"v"), slots)
 
 
 def graph_lost(count: int) -> Files:
     """Many values that no object has, with control characters in their keys."""
-    keys = [b"lost\x1b[31m%d" % number + VALUE for number in range(count)]
-    return graph_bundle([b""], keys)
+    return graph_bundle([b""], [b"lost\x1b[31m%d" % number + VALUE for number in range(count)])
 
+
+GRAPHS = constructs(
+    "graph",
+    "ck",
+    states=(2000, graph_states),
+    children=(300, graph_children),
+    chain=(3000, lambda n: of_one_value(*(child(each + 1, b"c") for each in range(n)))),
+    names_of_one=(3000, lambda n: of_one_value(names(n, 1, b"name%d"))),
+    keras=(1000, graph_keras),
+    keras_owners=(1000, graph_keras_owners),
+    slots=(3000, graph_slots),
+    lost=(300, graph_lost),
+)
 
 # --- safetensors
 
 
-def st_file(header: dict[str, object], data: bytes = b"") -> Files:
-    return {"ck.safetensors": safetensors(header, data)}
+def st_keys(count: int) -> bytes:
+    header = {f"key{k}": tensor(4 * k, 4 * k + 4, (1,)) for k in range(count)}
+    return safetensors(header, bytes(4 * count))
 
 
-def st_keys(count: int) -> Files:
-    return st_file(
-        {f"key{number}": tensor(4 * number, 4 * number + 4, (1,)) for number in range(count)},
-        bytes(4 * count),
-    )
+def st_metadata(count: int) -> bytes:
+    return safetensors({"__metadata__": {f"name{k}": "text" for k in range(count)}, "t": tensor()})
 
 
-def st_extents(count: int) -> Files:
-    return st_file({"t": tensor(0, 16, [2**62] * count)}, bytes(16))
-
-
-def st_ones(count: int) -> Files:
-    return st_file({"t": tensor(0, 4, [1] * count)}, bytes(4))
-
-
-def st_digits(count: int) -> Files:
-    return st_file({"t": tensor(0, 16, [10**4000] * (count // 100))}, bytes(16))
-
-
-def st_zeros(count: int) -> Files:
-    return st_file({"t": tensor(0, 0, [2**62, *[0] * count, *[3] * count])})
-
-
-def st_metadata(count: int) -> Files:
-    return st_file(
-        {"__metadata__": {f"name{number}": "text" for number in range(count)}, "t": tensor()},
-        bytes(16),
-    )
+def st_shape(shape: Sequence[int], nbytes: int) -> bytes:
+    """A tensor of this shape."""
+    return safetensors({"t": tensor(0, nbytes, shape)}, bytes(nbytes))
 
 
 def st_shards(count: int) -> Files:
@@ -291,44 +303,53 @@ def st_shards(count: int) -> Files:
     }
 
 
-def st_shard_keys(count: int) -> Files:
-    """A shard of many slices, each behind a hole."""
-    return shard(1, {f"key{number}": [4 + number] for number in range(count)})
-
-
 def st_set_files(count: int) -> Files:
     """A set whose tensors are in files that are missing."""
-    names = {
-        f"key{number}": f"model-{number + 1:05d}-of-{count:05d}.safetensors"
-        for number in range(count)
-    }
-    return {"ck.safetensors.index.json": json.dumps({"metadata": {}, "weight_map": names}).encode()}
+    files = {f"key{k}": f"model-{k + 1:05d}-of-{count:05d}.safetensors" for k in range(count)}
+    return {"ck.safetensors.index.json": json.dumps({"metadata": {}, "weight_map": files}).encode()}
 
 
 def st_set_keys(count: int) -> Files:
     """A set of one file that has none of the tensors."""
-    index = {
-        "metadata": {"total_size": 10**4000},
-        "weight_map": {f"key{n}": "ck.safetensors" for n in range(count)},
-    }
+    files = {f"key{n}": "ck.safetensors" for n in range(count)}
+    index = {"metadata": {"total_size": 10**4000}, "weight_map": files}
     return {
         "ck.safetensors.index.json": json.dumps(index).encode(),
         "ck.safetensors": safetensors({"t": tensor()}),
     }
 
 
+SHARD = "shard-{:05}-model-00001-of-00001.safetensors"
+SAFETENSORS = [
+    *of_one_file(
+        "safetensors",
+        "ck.safetensors",
+        keys=(500, st_keys),
+        extents=(5000, lambda n: st_shape([2**62] * n, 16)),
+        ones=(20000, lambda n: st_shape([1] * n, 4)),
+        digits=(3000, lambda n: st_shape([10**4000] * (n // 100), 16)),
+        zeros=(5000, lambda n: st_shape([2**62, *[0] * n, *[3] * n], 0)),
+        metadata=(3000, st_metadata),
+    ),
+    *constructs("safetensors", SHARD.format(2), shards=(200, st_shards)),
+    *constructs(
+        "safetensors",
+        SHARD.format(1),
+        # Many slices, each behind a hole.
+        shard_keys=(500, lambda n: shard(1, {f"key{k}": [4 + k] for k in range(n)})),
+    ),
+    *constructs(
+        "safetensors",
+        "ck.safetensors.index.json",
+        set_files=(300, st_set_files),
+        set_keys=(2000, st_set_keys),
+    ),
+]
+
 # --- npz
 
 
-def npz_keys(count: int) -> Files:
-    return {"ck.npz": archive(*(Member(f"key{number}.npy", npy()) for number in range(count)))}
-
-
-def npz_shared(count: int) -> Files:
-    return {"ck.npz": archive(*[Member("key.npy", npy())] * count, is_shared=True)}
-
-
-def npz_headers(count: int) -> Files:
+def npz_headers(count: int) -> bytes:
     """Compressed headers that are all spaces."""
 
     def member(number: int) -> Member:
@@ -338,39 +359,34 @@ def npz_headers(count: int) -> Files:
         packed = zlib.compress(octets, 9)[2:-4]
         return Member(f"key{number}.npy", packed, 8, len(octets), zlib.crc32(octets))
 
-    return {"ck.npz": archive(*map(member, range(count // 10)))}
+    return archive(*map(member, range(count // 10)))
 
+
+NPZ = of_one_file(
+    "npz",
+    "ck.npz",
+    keys=(500, lambda n: archive(*(Member(f"key{k}.npy", npy()) for k in range(n)))),
+    shared=(1000, lambda n: archive(*[Member("key.npy", npy())] * n, is_shared=True)),
+    headers=(1000, npz_headers),
+)
 
 # --- native
 
 
-def columns(count: int, **others: object) -> dict[str, object]:
-    """The columns of ``count`` tensors, all of one element of the same four bytes."""
-    zeros, ones = [0] * count, [1] * count
+def native_keys(count: int) -> Files:
+    """Tensors of one element."""
+    zeros, ones = u32(*[0] * count), u32(*[1] * count)
     keys = [b"key%08d" % number for number in range(count)]
-    return {
+    columns = {
         "key": b"".join(keys),
         "key_nbytes": u32(*map(len, keys)),
         "dtype": np.zeros(count, "u1"),
         "rank": np.ones(count, "u1"),
-        "count": u32(*ones),
-        "shape": u64(*ones),
-        "extent": u64(*ones),
-        "offset": u64(*zeros),
-        "nbytes": u64(*ones),
-        "start": u64(*zeros),
-        "file": u32(*zeros),
-        "crc": u32(*zeros),
-        **others,
+        "start": u64(*range(count)),
+        "offset": u64(*[0] * count),
     }
-
-
-def native_keys(count: int) -> Files:
-    return native(hand_made(columns(count, start=u64(*range(count)))), bytes(count))
-
-
-def native_rows(count: int) -> Files:
-    return native(native_slices(*((row % 4, 1) for row in range(count))))
+    columns |= dict.fromkeys(("shape", "extent", "nbytes"), u64(*[1] * count))
+    return native(hand_made({**columns, "count": ones, "file": zeros, "crc": zeros}), bytes(count))
 
 
 def native_rods(count: int) -> Files:
@@ -401,36 +417,32 @@ def native_rods(count: int) -> Files:
     return native(hand_made(columns), bytes(rods * nbytes))
 
 
+NATIVE = constructs(
+    "native",
+    "ck",
+    keys=(2000, native_keys),
+    rows=(3000, lambda n: native(native_slices(*((row % 4, 1) for row in range(n))))),
+    rods=(4800, native_rods),
+)
+
 # --- gguf
 
 
-def gguf_keys(count: int) -> Files:
+def gguf_keys(count: int) -> bytes:
     infos = [Info(f"blk.{number}.weight", (8,), offset=32 * number) for number in range(count)]
-    return {"ck.gguf": gguf(*infos, data=bytes(32 * count))}
+    return gguf(*infos, data=bytes(32 * count))
 
 
-def gguf_fields(count: int) -> Files:
-    return {
-        "ck.gguf": gguf(
-            Info(), fields=[gguf_number(f"field {number}", number) for number in range(count)]
-        )
-    }
-
-
-def gguf_words(count: int) -> Files:
+def gguf_words(count: int) -> bytes:
     """A tokenizer."""
     words = struct.pack("<IQ", 8, count) + b"".join(text(str(number)) for number in range(count))
-    return {"ck.gguf": gguf(Info(), fields=[Field("words", 9, words)])}
+    return gguf(Info(), fields=[Field("words", 9, words)])
 
 
-def gguf_shared(count: int) -> Files:
+def gguf_shared(count: int) -> bytes:
     """All tensors have the same bytes."""
     infos = [Info(f"t{number}", (8 * count,)) for number in range(count)]
-    return {"ck.gguf": gguf(*infos, data=bytes(32 * count))}
-
-
-def gguf_duplicates(count: int) -> Files:
-    return {"ck.gguf": gguf(*[Info()] * count)}
+    return gguf(*infos, data=bytes(32 * count))
 
 
 def gguf_parts(count: int) -> Files:
@@ -438,35 +450,36 @@ def gguf_parts(count: int) -> Files:
     return {name.format(k + 1): split(k, count, Info(f"t{k}"), total=count) for k in range(count)}
 
 
-def pt_keys(count: int) -> Files:
-    """All keys have one tensor."""
-    body = (
-        torch_file.tensor(2, 2)
-        + b"q\x00"
-        + b"0}("
-        + b"".join(torch_file.text(f"k{n}") + b"h\x00" for n in range(count))
-    )
-    return {"ck.pt": torch_file.archive(body + b"u", ("data/0", bytes(16)))}
+GGUF = [
+    *of_one_file(
+        "gguf",
+        "ck.gguf",
+        keys=(1000, gguf_keys),
+        fields=(
+            3000,
+            lambda n: gguf(Info(), fields=[gguf_number(f"field {k}", k) for k in range(n)]),
+        ),
+        words=(20000, gguf_words),
+        shared=(1000, gguf_shared),
+        duplicates=(2000, lambda n: gguf(*[Info()] * n)),
+    ),
+    *constructs("gguf", "ck", parts=(200, gguf_parts)),
+]
+
+# --- PyTorch
 
 
-def pt_nested(count: int) -> Files:
-    """Tuples in each other, a byte each."""
-    return {"ck.pt": torch_file.archive(b"N" + b"\x85" * count)}
+def of_one_tensor(made: bytes, count: int) -> bytes:
+    """A file in which all keys have one tensor."""
+    keys = b"".join(torch_file.text(f"k{n}") + b"h\x00" for n in range(count))
+    return torch_file.archive(made + b"q\x00" + b"0}(" + keys + b"u", ("data/0", bytes(16)))
 
 
-def pt_empty_lists(count: int) -> Files:
-    """A list of empty lists, a byte each."""
-    return {"ck.pt": torch_file.archive(b"](" + b"]" * count + b"e")}
-
-
-def pt_empty_dicts(count: int) -> Files:
-    """A list of empty dicts, a byte each."""
-    return {"ck.pt": torch_file.archive(b"](" + b"}" * count + b"e")}
-
-
-def pt_none(count: int) -> Files:
-    """A list of None, a byte each, and a dict: so each is a value of its own."""
-    return {"ck.pt": torch_file.archive(b"](" + b"N" * count + b"}e")}
+def pt_ranks_keys(count: int) -> bytes:
+    """All keys have one strided shard, which lies in two regions."""
+    local = torch_file.tensor(2, 2)
+    made = torch_file.dtensor(4, local, 2, "_StridedShard", split_factor=torch_file.number(2))
+    return of_one_tensor(made, count)
 
 
 def dcp_items(count: int) -> Files:
@@ -496,28 +509,41 @@ def dcp_hints(count: int) -> Files:
     }
 
 
-def pt_ranks_keys(count: int) -> Files:
-    """All keys have one strided shard, which lies in two regions."""
-    local = torch_file.tensor(2, 2)
-    shard = torch_file.dtensor(4, local, 2, "_StridedShard", split_factor=torch_file.number(2))
-    body = (
-        shard
-        + b"q\x00"
-        + b"0}("
-        + b"".join(torch_file.text(f"k{n}") + b"h\x00" for n in range(count))
-    )
-    return {"ck_world_size_1_rank_0.pt": torch_file.archive(body + b"u", ("data/0", bytes(16)))}
-
+RANKS = ("ck_world_size_1", "ck_world_size_1_rank_0.pt")
+TORCH = [
+    *constructs("dcp", ".metadata", items=(300, dcp_items), hints=(1000, dcp_hints)),
+    *of_one_file(
+        "pt",
+        "ck.pt",
+        keys=(1000, lambda n: of_one_tensor(torch_file.tensor(2, 2), n)),
+        # Tuples in each other, and lists of empty values: a byte each.
+        nested=(50_000, lambda n: torch_file.archive(b"N" + b"\x85" * n)),
+        empty_lists=(50_000, lambda n: torch_file.archive(b"](" + b"]" * n + b"e")),
+        empty_dicts=(50_000, lambda n: torch_file.archive(b"](" + b"}" * n + b"e")),
+        # And a dict: so each is a value of its own.
+        none=(4000, lambda n: torch_file.archive(b"](" + b"N" * n + b"}e")),
+    ),
+    *constructs("pt", RANKS[0], ranks_keys=(1000, lambda n: {RANKS[1]: pt_ranks_keys(n)})),
+    *constructs("llama", "consolidated", keys=(500, llama_keys), experts=(20, llama_experts)),
+    *constructs("rankwise", "metadata.pkl", tensors=(300, rankwise_tensors)),
+    *constructs("universal", "", parameters=(150, universal_parameters)),
+]
 
 # --- Zarr and Orbax
 
 
-def zarr_arrays(count: int) -> Files:
-    group = zarr.zarr(zarr.array(), c_0=zarr.VALUES)
-    described, octets = group.pop("t/zarr.json"), group.pop("t/c/0")
+def copies(files: Files, array: str, count: int) -> Files:
+    """The files with many copies of an array in its place."""
+    own = {name: files.pop(name) for name in [*files] if name.startswith(f"{array}/")}
     for number in range(count):
-        group |= {f"t{number}/zarr.json": described, f"t{number}/c/0": octets}
-    return group
+        files |= {name.replace(array, f"{array}{number}", 1): own[name] for name in own}
+    return files
+
+
+def zarr_axes(count: int) -> Files:
+    """Arrays of 32 axes."""
+    described = zarr.array(shape=[4] + [1] * 31, chunk_grid=zarr.grid(4, *[1] * 31))
+    return copies(zarr.zarr(described, **{"_".join(["c", *"0" * 32]): zarr.VALUES}), "t", count)
 
 
 def zarr_files(count: int) -> Files:
@@ -533,42 +559,15 @@ def zarr_absent(count: int) -> Files:
     )
 
 
-def zarr_axes(count: int) -> Files:
-    """Arrays of 32 axes."""
-    files = zarr.zarr(zarr.array(shape=[4] + [1] * 31, chunk_grid=zarr.grid(4, *[1] * 31)))
-    described = files.pop("t/zarr.json")
-    for number in range(count):
-        files |= {
-            f"t{number}/zarr.json": described,
-            "/".join([f"t{number}/c", *"0" * 32]): zarr.VALUES,
-        }
-    return files
-
-
 def zarr_codecs(count: int) -> Files:
     """Codecs of one array, each of which copies the chunk."""
     codecs = [zarr.BYTES, *[{"name": "zstd"}] * count]
     return zarr.zarr(zarr.array(codecs=codecs), c_0=zarr.VALUES)
 
 
-def orbax_leaves(count: int) -> Files:
-    files = zarr.orbax(*(zarr.leaf(f"t{number}") for number in range(count)))
-    described = files.pop("t/.zarray")
-    chunks = {name: files.pop(f"t/{name}") for name in ("0", "1")}
-    for number in range(count):
-        files |= {f"t{number}/.zarray": described}
-        files |= {f"t{number}/{name}": octets for name, octets in chunks.items()}
-    return files
-
-
 def orbax_lost(count: int) -> Files:
     """Leaves whose arrays are not there."""
     return zarr.orbax(*(zarr.leaf(f"t{number}") for number in range(count)))
-
-
-def orbax_steps(count: int) -> Files:
-    """Leaves whose paths repeat the names of all before."""
-    return zarr.orbax(zarr.leaf(*["t"] * count), zarr.leaf("t"))
 
 
 def orbax_database(count: int) -> Files:
@@ -597,85 +596,89 @@ def orbax_files(count: int) -> Files:
     return ocdbt.GOOD_TREE | ocdbt.rooted(ocdbt.frame(ocdbt.NODE, body))
 
 
+ZARR = [
+    *constructs(
+        "zarr",
+        "zarr.json",
+        arrays=(150, lambda n: copies(zarr.zarr(zarr.array(), c_0=zarr.VALUES), "t", n)),
+        files=(500, zarr_files),
+        absent=(2000, zarr_absent),
+        axes=(20, zarr_axes),
+        codecs=(500, zarr_codecs),
+    ),
+    *constructs(
+        "orbax",
+        "_METADATA",
+        leaves=(150, lambda n: copies(orbax_lost(n), "t", n)),
+        database=(300, orbax_database),
+        nodes=(2000, orbax_nodes),
+        files=(3000, orbax_files),
+        lost=(2000, orbax_lost),
+        # Paths that repeat the names of all before.
+        steps=(20000, lambda n: zarr.orbax(zarr.leaf(*["t"] * n), zarr.leaf("t"))),
+    ),
+]
+
 # --- flax
 
 
-def flax_arrays(count: int) -> Files:
-    return {"ck.msgpack": flax.packed({f"key{number}": flax.array() for number in range(count)})}
+def flax_keys(count: int, value: Any) -> bytes:
+    return flax.packed({f"key{number}": value for number in range(count)})
 
 
-def flax_values(count: int) -> Files:
-    """Plain values, which are objects."""
-    return {"ck.msgpack": flax.packed({f"key{number}": number for number in range(count)})}
-
-
-def flax_list(count: int) -> Files:
-    """One value of many numbers."""
-    return {"ck.msgpack": flax.packed({"key": [*range(count)], "t": flax.array()})}
-
-
-def flax_empties(count: int) -> Files:
-    """Maps and lists without values, of a byte each."""
-    return {"ck.msgpack": flax.packed({"maps": [{}] * count, "lists": [[]] * count})}
-
-
-def flax_levels(count: int) -> Files:
+def flax_levels(count: int) -> bytes:
     """Values below long names that each key repeats."""
     values: dict[str, Any] = {f"{number}": number for number in range(count // 40)}
     for _ in range(40):
         values = {"name of a level" * 2: values}
-    return {"ck.msgpack": flax.packed(values)}
+    return flax.packed(values)
 
 
-def flax_chunks(count: int) -> Files:
+def flax_chunks(count: int) -> bytes:
     """An array of many chunks."""
-    chunk = flax.array((4,))
-    return {"ck.msgpack": flax.packed({"t": flax.chunks((4 * count,), *[chunk] * count)})}
+    return flax.packed({"t": flax.chunks((4 * count,), *[flax.array((4,))] * count)})
 
 
-def flax_refused(count: int) -> Files:
-    """Arrays whose dtype has no numbers."""
-    arrays = {f"key{number}": flax.array(dtype="object") for number in range(count)}
-    return {"ck.msgpack": flax.packed(arrays)}
-
-
-def flax_set_files(count: int) -> Files:
+def flax_set_files(count: int) -> bytes:
     """The index of a set whose files are missing."""
-    names = {f"key/{n}": f"ck-{n + 1:05d}-of-{count:05d}.msgpack" for n in range(count)}
-    return {"ck.msgpack.index.json": flax.index(names)}
+    return flax.index({f"key/{n}": f"ck-{n + 1:05d}-of-{count:05d}.msgpack" for n in range(count)})
 
+
+FLAX = [
+    *of_one_file(
+        "flax",
+        "ck.msgpack",
+        arrays=(1000, lambda n: flax_keys(n, flax.array())),
+        values=(3000, lambda n: flax_keys(n, 1)),
+        list=(30_000, lambda n: flax.packed({"key": [*range(n)], "t": flax.array()})),
+        empties=(30_000, lambda n: flax.packed({"maps": [{}] * n, "lists": [[]] * n})),
+        levels=(20_000, flax_levels),
+        chunks=(2000, flax_chunks),
+        refused=(1000, lambda n: flax_keys(n, flax.array(dtype="object"))),
+    ),
+    *of_one_file("flax", "ck.msgpack.index.json", set_files=(500, flax_set_files)),
+]
 
 # --- onnx
 
 
-def onnx_tensors(count: int) -> Files:
-    return {"ck.onnx": onnx.model(*(onnx.tensor(f"key{number}") for number in range(count)))}
-
-
-def onnx_nodes(count: int) -> Files:
-    """Nodes without tensors."""
-    return {"ck.onnx": onnx.model(onnx.tensor(), nodes=[onnx.node("n")] * count)}
-
-
-def onnx_graphs(count: int) -> Files:
+def onnx_graphs(count: int) -> bytes:
     """Tensors in graphs of nodes with long names, which each key repeats."""
     inner = onnx.graph(*(onnx.tensor(f"key{number}") for number in range(count // 40)))
     for _ in range(40):
         attribute = proto((1, b"then_branch"), (6, inner))
         inner = onnx.graph(nodes=[onnx.node("name of an output", attribute)])
-    return {"ck.onnx": proto((1, 8), (7, inner))}
+    return proto((1, 8), (7, inner))
 
 
-def onnx_varints(count: int) -> Files:
+def onnx_varints(count: int) -> bytes:
     """One tensor of varints."""
-    tensor = onnx.tensor("t", (count,), onnx.INT64, b"\1" * count, onnx.INT64_DATA)
-    return {"ck.onnx": onnx.model(tensor)}
+    return onnx.model(onnx.tensor("t", (count,), onnx.INT64, b"\1" * count, onnx.INT64_DATA))
 
 
-def onnx_texts(count: int) -> Files:
+def onnx_texts(count: int) -> bytes:
     texts = [(onnx.STRING_DATA, b"ab")] * count
-    tensor = onnx.tensor("t", (count,), onnx.TEXT, None, onnx.RAW, *texts)
-    return {"ck.onnx": onnx.model(tensor)}
+    return onnx.model(onnx.tensor("t", (count,), onnx.TEXT, None, onnx.RAW, *texts))
 
 
 def onnx_external(count: int) -> Files:
@@ -690,9 +693,21 @@ def onnx_locations(count: int) -> Files:
     return {"ck.onnx": onnx.model(*tensors)}
 
 
-def onnx_duplicates(count: int) -> Files:
-    return {"ck.onnx": onnx.model(*[onnx.tensor()] * count)}
-
+ONNX = [
+    *of_one_file(
+        "onnx",
+        "ck.onnx",
+        tensors=(1000, lambda n: onnx.model(*(onnx.tensor(f"key{k}") for k in range(n)))),
+        nodes=(5000, lambda n: onnx.model(onnx.tensor(), nodes=[onnx.node("n")] * n)),
+        graphs=(10_000, onnx_graphs),
+        varints=(100_000, onnx_varints),
+        texts=(20_000, onnx_texts),
+        duplicates=(3000, lambda n: onnx.model(*[onnx.tensor()] * n)),
+    ),
+    *constructs(
+        "onnx", "ck.onnx", external=(1000, onnx_external), locations=(1000, onnx_locations)
+    ),
+]
 
 # --- keras
 
@@ -717,16 +732,7 @@ def keras_file(count: int, **how: object) -> bytes:
     return hdf5(fill)
 
 
-def keras_keys(count: int) -> Files:
-    return {"ck.weights.h5": keras_file(count)}
-
-
-def keras_decoded(count: int) -> Files:
-    """Small arrays that h5py decodes one by one."""
-    return {"ck.weights.h5": keras_file(count, chunks=(2,))}
-
-
-def keras_links(count: int) -> Files:
+def keras_links(count: int) -> bytes:
     """One array under many names, and soft links to it."""
 
     def fill(file: Any) -> None:
@@ -735,112 +741,39 @@ def keras_links(count: int) -> Files:
             file[f"hard {number}"] = file["t"]
             file.id.links.create_soft(b"soft %d" % number, b"/t")
 
-    return {"ck.weights.h5": hdf5(fill)}
+    return hdf5(fill)
+
+
+def keras_index(count: int, files: Callable[[int], Any]) -> bytes:
+    layers = {f"/layers/dense_{number}/vars": files(number) for number in range(count)}
+    return json.dumps({"weight_map": layers}).encode()
 
 
 def keras_set_layers(count: int) -> Files:
     """The index of a set whose layers are not in its file."""
-    layers = {f"/layers/dense_{number}/vars": ["ck_00000.weights.h5"] for number in range(count)}
-    index = json.dumps({"weight_map": layers}).encode()
+    index = keras_index(count, lambda _: ["ck_00000.weights.h5"])
     return {"ck.weights.json": index, "ck_00000.weights.h5": keras_file(1)}
 
 
-def keras_set_files(count: int) -> Files:
-    """The index of a set whose files are missing."""
-    layers = {
-        f"/layers/dense_{number}/vars": f"ck_{number:05}.weights.h5" for number in range(count)
-    }
-    return {"ck.weights.json": json.dumps({"weight_map": layers}).encode()}
-
+KERAS = [
+    *of_one_file(
+        "keras",
+        "ck.weights.h5",
+        keys=(300, keras_file),
+        # Small arrays that h5py decodes one by one.
+        decoded=(200, lambda n: keras_file(n, chunks=(2,))),
+        links=(500, keras_links),
+    ),
+    *constructs("keras", "ck.weights.json", set_layers=(1000, keras_set_layers)),
+    *of_one_file(
+        "keras",
+        "ck.weights.json",
+        # Files that are missing.
+        set_files=(500, lambda n: keras_index(n, lambda k: f"ck_{k:05}.weights.h5")),
+    ),
+]
 
 CONSTRUCTS = [
-    Construct("tf key prefixes", "ck", tf_key_prefixes, 2000),
-    Construct("tf key prefixes of allowed keys", "ck", tf_key_prefixes_of_allowed_keys, 2000),
-    Construct("tf nested blocks", "ck", tf_nested_blocks, 1000),
-    Construct("tf keys", "ck", tf_keys, 500),
-    Construct("tf shared payload", "ck", tf_shared_payload, 500),
-    Construct("tf shapes", "ck", tf_shapes, 20000),
-    Construct("tf axes", "ck", tf_axes, 5000),
-    Construct("tf files", "ck", tf_files, 300),
-    Construct("tf strings", "ck", tf_strings, 30000),
-    Construct("tf slices", "ck", tf_slices, 500),
-    Construct("tf slices listed often", "ck", tf_slices_listed_often, 1000),
-    Construct("tf long keys", "ck", tf_long_keys, 3000),
-    Construct("graph states", "ck", graph_states, 2000),
-    Construct("graph children", "ck", graph_children, 300),
-    Construct("graph chain", "ck", graph_chain, 3000),
-    Construct("graph names of one", "ck", graph_names_of_one, 3000),
-    Construct("graph keras", "ck", graph_keras, 1000),
-    Construct("graph keras owners", "ck", graph_keras_owners, 1000),
-    Construct("graph slots", "ck", graph_slots, 3000),
-    Construct("graph lost", "ck", graph_lost, 300),
-    Construct("safetensors keys", "ck.safetensors", st_keys, 500),
-    Construct("safetensors extents", "ck.safetensors", st_extents, 5000),
-    Construct("safetensors ones", "ck.safetensors", st_ones, 20000),
-    Construct("safetensors digits", "ck.safetensors", st_digits, 3000),
-    Construct("safetensors zeros", "ck.safetensors", st_zeros, 5000),
-    Construct("safetensors metadata", "ck.safetensors", st_metadata, 3000),
-    Construct("safetensors shards", "shard-00002-model-00001-of-00001.safetensors", st_shards, 200),
-    Construct(
-        "safetensors shard keys", "shard-00001-model-00001-of-00001.safetensors", st_shard_keys, 500
-    ),
-    Construct("safetensors set files", "ck.safetensors.index.json", st_set_files, 300),
-    Construct("safetensors set keys", "ck.safetensors.index.json", st_set_keys, 2000),
-    Construct("npz keys", "ck.npz", npz_keys, 500),
-    Construct("npz shared", "ck.npz", npz_shared, 1000),
-    Construct("npz headers", "ck.npz", npz_headers, 1000),
-    Construct("dcp items", ".metadata", dcp_items, 300),
-    Construct("dcp hints", ".metadata", dcp_hints, 1000),
-    Construct("pt keys", "ck.pt", pt_keys, 1000),
-    Construct("pt nested", "ck.pt", pt_nested, 50_000),
-    Construct("pt empty lists", "ck.pt", pt_empty_lists, 50_000),
-    Construct("pt empty dicts", "ck.pt", pt_empty_dicts, 50_000),
-    Construct("pt none", "ck.pt", pt_none, 4000),
-    Construct("pt ranks keys", "ck_world_size_1", pt_ranks_keys, 1000),
-    Construct("llama keys", "consolidated", llama_keys, 500),
-    Construct("rankwise tensors", "metadata.pkl", rankwise_tensors, 300),
-    Construct("universal parameters", "", universal_parameters, 150),
-    Construct("llama experts", "consolidated", llama_experts, 20),
-    Construct("gguf keys", "ck.gguf", gguf_keys, 1000),
-    Construct("gguf fields", "ck.gguf", gguf_fields, 3000),
-    Construct("gguf words", "ck.gguf", gguf_words, 20000),
-    Construct("gguf shared", "ck.gguf", gguf_shared, 1000),
-    Construct("gguf duplicates", "ck.gguf", gguf_duplicates, 2000),
-    Construct("gguf parts", "ck", gguf_parts, 200),
-    Construct("zarr arrays", "zarr.json", zarr_arrays, 150),
-    Construct("zarr files", "zarr.json", zarr_files, 500),
-    Construct("zarr absent", "zarr.json", zarr_absent, 2000),
-    Construct("zarr axes", "zarr.json", zarr_axes, 20),
-    Construct("zarr codecs", "zarr.json", zarr_codecs, 500),
-    Construct("orbax leaves", "_METADATA", orbax_leaves, 150),
-    Construct("orbax database", "_METADATA", orbax_database, 300),
-    Construct("orbax nodes", "_METADATA", orbax_nodes, 2000),
-    Construct("orbax files", "_METADATA", orbax_files, 3000),
-    Construct("orbax lost", "_METADATA", orbax_lost, 2000),
-    Construct("orbax steps", "_METADATA", orbax_steps, 20000),
-    Construct("flax arrays", "ck.msgpack", flax_arrays, 1000),
-    Construct("flax values", "ck.msgpack", flax_values, 3000),
-    Construct("flax list", "ck.msgpack", flax_list, 30_000),
-    Construct("flax empties", "ck.msgpack", flax_empties, 30_000),
-    Construct("flax levels", "ck.msgpack", flax_levels, 20_000),
-    Construct("flax chunks", "ck.msgpack", flax_chunks, 2000),
-    Construct("flax refused", "ck.msgpack", flax_refused, 1000),
-    Construct("flax set files", "ck.msgpack.index.json", flax_set_files, 500),
-    Construct("onnx tensors", "ck.onnx", onnx_tensors, 1000),
-    Construct("onnx nodes", "ck.onnx", onnx_nodes, 5000),
-    Construct("onnx graphs", "ck.onnx", onnx_graphs, 10_000),
-    Construct("onnx varints", "ck.onnx", onnx_varints, 100_000),
-    Construct("onnx texts", "ck.onnx", onnx_texts, 20_000),
-    Construct("onnx external", "ck.onnx", onnx_external, 1000),
-    Construct("onnx locations", "ck.onnx", onnx_locations, 1000),
-    Construct("onnx duplicates", "ck.onnx", onnx_duplicates, 3000),
-    Construct("keras keys", "ck.weights.h5", keras_keys, 300),
-    Construct("keras decoded", "ck.weights.h5", keras_decoded, 200),
-    Construct("keras links", "ck.weights.h5", keras_links, 500),
-    Construct("keras set layers", "ck.weights.json", keras_set_layers, 1000),
-    Construct("keras set files", "ck.weights.json", keras_set_files, 500),
-    Construct("native keys", "ck", native_keys, 2000),
-    Construct("native rows", "ck", native_rows, 3000),
-    Construct("native rods", "ck", native_rods, 4800),
+    *(*BUNDLES, *GRAPHS, *SAFETENSORS, *NPZ, *TORCH, *GGUF, *ZARR, *FLAX, *ONNX, *KERAS, *NATIVE),
     *(construct for row in EVIDENCE.values() for construct in row.growing),
 ]

@@ -1,5 +1,7 @@
 """Native checkpoints: indexes with right checksums that lie, and files that were harmed."""
 
+from typing import Any
+
 import crc32c
 import numpy as np
 
@@ -7,11 +9,11 @@ from spec_tests.helpers.native_checkpoints import hand_made
 from spec_tests.hostile.case import Evidence, Files
 
 
-def u64(*numbers: int) -> object:
+def u64(*numbers: int) -> Any:
     return np.array(numbers, "<u8")
 
 
-def u32(*numbers: int) -> object:
+def u32(*numbers: int) -> Any:
     return np.array(numbers, "<u4")
 
 

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 import crc32c
 
 from spec_tests.hostile.case import Evidence, Files
+from spec_tests.hostile.tensorflow import varint
 from spec_tests.hostile.zarr import orbax
 
 MANIFEST, NODE = bytes.fromhex("0cdb3a2a"), bytes.fromhex("0cdb20de")
-NODES, DATA = "d/" + "0" * 32, "ocdbt.process_0/d/" + "a" * 32
+NODES = "d/" + "0" * 32
 Span = tuple[int, int]
 """A range of the data file: its first byte, and its size."""
 GOOD_TREE: Files = {"_METADATA": orbax(use_ocdbt=True)["_METADATA"]}
@@ -18,15 +19,6 @@ GOOD: dict[str, bytes | Span] = {
     "t/0": (0, 8),
     "t/1": (8, 8),
 }
-
-
-def varint(number: int) -> bytes:
-    """A number in base 128, the lowest digit first."""
-    octets = bytearray()
-    while number > 127:
-        octets.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*octets, number])
 
 
 def column(*numbers: int) -> bytes:

@@ -6,8 +6,8 @@ from itertools import accumulate
 from spec_tests.hostile.case import Arrays, Evidence, Files
 from spec_tests.hostile.tensorflow import proto
 
-FLOAT, INT32, INT64, TEXT, INT4 = 1, 6, 7, 8, 22
-RAW, FLOAT_DATA, INT32_DATA, STRING_DATA, INT64_DATA = 9, 4, 5, 6, 7
+FLOAT, INT64, TEXT = 1, 7, 8
+RAW, INT32_DATA, STRING_DATA, INT64_DATA = 9, 5, 6, 7
 
 
 def tensor(

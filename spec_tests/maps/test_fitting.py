@@ -6,21 +6,12 @@ from hypothesis import given
 
 from shardvar.errors import MapError
 from shardvar.maps.map import Map
-from spec_tests.helpers.map_arrays import Arrays, Example, examples, map_arrays
-
-
-def _same(found: Arrays, wanted: Arrays) -> bool:
-    return found.keys() == wanted.keys() and all(
-        found[key].dtype == wanted[key].dtype
-        and found[key].shape == wanted[key].shape
-        and found[key].tobytes() == wanted[key].tobytes()
-        for key in wanted
-    )
+from spec_tests.helpers.map_arrays import Example, assert_same, examples, map_arrays
 
 
 @given(examples())
 def test_a_rule_is_what_einops_does_to_the_stacked_sources(example: Example) -> None:
-    assert _same(
+    assert_same(
         map_arrays(Map(example.rule, sizes=example.sizes), example.sources), example.targets
     )
 
@@ -28,7 +19,7 @@ def test_a_rule_is_what_einops_does_to_the_stacked_sources(example: Example) -> 
 @given(examples())
 def test_a_map_and_its_inverse_give_the_same_keys_shapes_and_bytes(example: Example) -> None:
     forth = Map(example.rule, sizes=example.sizes)
-    assert _same(map_arrays(forth.inverse(), map_arrays(forth, example.sources)), example.sources)
+    assert_same(map_arrays(forth.inverse(), map_arrays(forth, example.sources)), example.sources)
     assert forth.inverse().inverse() == forth
 
 
@@ -44,7 +35,7 @@ def test_three_rules_fill_one_tensor() -> None:
     groups = [x.reshape(3, -1, 5) for x in (q, k, v)]
     assert np.array_equal(made, np.concatenate(groups, axis=1).reshape(48, 5))
     back = map_arrays(Map(fuse.inverse().rules, sizes={"r": 2, "d": 4, "g": 3}), {"qkv": made})
-    assert _same(back, {"q": q, "k": k, "v": v})
+    assert_same(back, {"q": q, "k": k, "v": v})
 
 
 def test_the_inverse_knows_the_extent_that_all_ranges_of_an_index_have() -> None:
@@ -65,11 +56,11 @@ def test_the_inverse_knows_the_extent_that_all_ranges_of_an_index_have() -> None
     rules = [rule.replace("{i}", "{m}").replace(" j]", " i]") for rule in fuse.rules]
     fuse = Map(rules, sizes={"r": 2, "d": 4})
     back = fuse.inverse()
-    assert _same(map_arrays(back, map_arrays(fuse, arrays)), arrays)
+    assert_same(map_arrays(back, map_arrays(fuse, arrays)), arrays)
     longer = back.extended(["norm -> scale"])
     norm = {"norm": np.ones(3)}
     made = map_arrays(longer, {**map_arrays(fuse, arrays), **norm})
-    assert _same(made, {**arrays, "scale": norm["norm"]})
+    assert_same(made, {**arrays, "scale": norm["norm"]})
 
 
 def test_an_open_range_gives_the_inverse_no_extent() -> None:
@@ -77,7 +68,7 @@ def test_an_open_range_gives_the_inverse_no_extent() -> None:
     arrays = {"a": np.arange(4.0), "b": np.arange(6.0)}
     made = map_arrays(pad, arrays)
     assert made["w"].tolist() == [0, 1, 0, 1, 2, 2, 3, 3, 4, 5]
-    assert _same(map_arrays(pad.inverse(), made), arrays)
+    assert_same(map_arrays(pad.inverse(), made), arrays)
     unsized = Map(pad.rules)
     with pytest.raises(MapError, match="not known"):
         map_arrays(unsized.inverse(), made)

@@ -25,7 +25,7 @@ from shardvar.layout.dtypes import ITEMSIZES, NAMES, has_values, numpy_dtype
 from shardvar.layout.region import Region
 from shardvar.maps.fitting import bytes_of_number
 from shardvar.verbs.mapping import map_reader
-from spec_tests.helpers.map_arrays import map_arrays
+from spec_tests.helpers.map_arrays import assert_same, map_arrays
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 from spec_tests.helpers.random_maps import Arrays, Case, Wrong, cases, meaning, mutations
 from spec_tests.helpers.random_operations import KINDS, Operation, by_rank, operations
@@ -37,13 +37,6 @@ DTYPES = [
 FORMATS = {"shardvar": "", "safetensors": ".safetensors", "npz": ".npz", "torch": "", "zarr": ""}
 WIDE = ["bool", "int8", "float16", "float32", "float64", "complex64"]
 """Dtypes that every one of these formats holds."""
-
-
-def assert_same(found: Arrays, wanted: Arrays) -> None:
-    assert found.keys() == wanted.keys()
-    for key, array in wanted.items():
-        assert (found[key].dtype, found[key].shape) == (array.dtype, array.shape)
-        assert found[key].tobytes() == array.tobytes(), key
 
 
 def save(path: Path, form: str, arrays: Arrays, counts: list[int]) -> Path:

@@ -12,13 +12,12 @@ import pytest
 from shardvar.errors import MapError
 from shardvar.maps.map import Map, fit_map
 from shardvar.maps.shipped import shipped_maps
-from spec_tests.helpers.map_arrays import map_arrays
+from spec_tests.helpers.map_arrays import assert_same, map_arrays
 from spec_tests.helpers.megatron_checkpoints import (
     CONFIG,
     DENSE_FIRST,
     FAMILIES,
     SIZES,
-    Arrays,
     hugging_face,
     megatron,
 )
@@ -31,12 +30,6 @@ def read(name: str, **sizes: int) -> Map:
     return given.extended(sizes={n: s for n, s in wanted.items() if n in given.sizes})
 
 
-def assert_equal(made: Arrays, right: Arrays) -> None:
-    assert made.keys() == right.keys()
-    for key, value in right.items():
-        np.testing.assert_array_equal(made[key], value, err_msg=key)
-
-
 @pytest.mark.parametrize("layout", ["megatron", "megatron-layers"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_both_directions_are_what_the_formulas_say(family: str, layout: str) -> None:
@@ -46,16 +39,16 @@ def test_both_directions_are_what_the_formulas_say(family: str, layout: str) -> 
     stored = megatron(family, files, is_stacked)
     frequencies = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(4, np.float32)}
     made = map_arrays(read(f"{family}-hf-to-{layout}", k=num_dense), files | frequencies)
-    assert_equal(made, stored)
+    assert_same(made, stored)
     states = {"optimizer.state.exp_avg.output_layer.weight": np.ones(3, np.float32)}
-    assert_equal(map_arrays(read(f"{family}-{layout}-to-hf"), stored | states), files)
+    assert_same(map_arrays(read(f"{family}-{layout}-to-hf"), stored | states), files)
 
 
 def test_a_vocabulary_without_padding_is_copied_in_both_directions() -> None:
     files = hugging_face("llama")
     made = map_arrays(read("llama-hf-to-megatron", v=SIZES["vocab"]), files)
     assert made["output_layer.weight"].shape == files["lm_head.weight"].shape
-    assert_equal(map_arrays(read("llama-megatron-to-hf"), made), files)
+    assert_same(map_arrays(read("llama-megatron-to-hf"), made), files)
 
 
 def test_biases_of_queries_keys_and_values_follow_the_weights() -> None:
@@ -70,7 +63,7 @@ def test_biases_of_queries_keys_and_values_follow_the_weights() -> None:
     made = map_arrays(read("llama-hf-to-megatron"), files)
     of = "decoder.layers.self_attention.linear_qkv"
     np.testing.assert_array_equal(made[f"{of}.bias"], made[f"{of}.weight"][:, :, 0])
-    assert_equal(map_arrays(read("llama-megatron-to-hf"), made), files)
+    assert_same(map_arrays(read("llama-megatron-to-hf"), made), files)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.errors import ArgumentTypeError, StillSaving, StorageError
+from shardvar.errors import StillSaving, StorageError
 from shardvar.planning.policies import AllInOnePolicy
 from shardvar.reference.variables import create_sharded_variable
 from spec_tests.helpers.programs import ENVIRONMENT
@@ -141,13 +141,6 @@ def test_a_failure_that_nobody_joins_is_logged(
         del handle
         gc.collect()
     assert "model-1 was not saved: The disk is gone." in caplog.text
-
-
-def test_what_cannot_be_meant_is_refused_at_once(tmp_path: Path) -> None:
-    checkpoint: Any = sv.Checkpoint(w=sv.Variable([1.0]))
-    with pytest.raises(ArgumentTypeError):
-        checkpoint.save(tmp_path / "model", policy=3, background=True)
-    assert checkpoint.save(tmp_path / "model").path == str(tmp_path / "model-1")
 
 
 PROGRAM = """

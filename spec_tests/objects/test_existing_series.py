@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import shardvar as sv
 from shardvar.errors import MalformedCheckpoint, MissingFile
 from shardvar.storage.local import LocalStorage
-from spec_tests.helpers.managed_checkpoints import build, names, stems
+from spec_tests.helpers.managed_checkpoints import build, stems
 from spec_tests.helpers.programs import ENVIRONMENT
 
 FORMATS = ["shardvar", "tensorflow", "safetensors", "npz"]
@@ -165,20 +165,6 @@ def test_a_save_takes_the_first_number_above_its_counter_that_no_checkpoint_has(
     assert saved_as == ["ckpt-3", "ckpt-5", "ckpt-6"]
     assert int(checkpoint.save_counter) == 6
     assert {name: content for name, content in files(tmp_path).items() if name in kept} == kept
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_what_was_saved_after_the_restored_checkpoint_stays(tmp_path: Path, form: str) -> None:
-    """A run that goes back to checkpoint 1 of 3 goes on with number 4."""
-    saved(tmp_path, form, times=3)
-    there = files(tmp_path)
-    manager = build(tmp_path, 9, format=form)
-    manager.checkpoint.restore(tmp_path / "ckpt-1").assert_consumed()
-    report: Any = manager.save()
-    assert report.path == str(tmp_path / "ckpt-4")
-    del there["checkpoint"]
-    assert {name: content for name, content in files(tmp_path).items() if name in there} == there
-    assert names(manager.checkpoints) == ["ckpt-1", "ckpt-2", "ckpt-3", "ckpt-4"]
 
 
 def test_the_files_that_a_killed_save_left_are_no_checkpoint(tmp_path: Path) -> None:

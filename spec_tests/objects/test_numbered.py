@@ -17,14 +17,11 @@ from shardvar.errors import (
     CheckpointNotFound,
     InvalidCheckpoint,
     MalformedCheckpoint,
-    StorageError,
     TargetExists,
 )
 from shardvar.reference.training.module import Module
-from shardvar.reference.variables import create_sharded_variable
 from shardvar.storage.local import LocalStorage
 from shardvar.verbs.newest import SeriesState, read_state
-from spec_tests.helpers import paths
 
 COUNTER = "save_counter/.ATTRIBUTES/VARIABLE_VALUE"
 FORMATS = ["shardvar", "tensorflow", "safetensors", "npz"]
@@ -82,30 +79,6 @@ def test_a_root_without_room_for_a_counter_is_refused_before_a_byte_is_written(
     with pytest.raises(ArgumentError, match="no place"):
         sv.Checkpoint(save_counter=sv.Variable(1))
     assert os.listdir(tmp_path) == []
-
-
-def test_a_save_that_failed_is_tried_again_under_the_same_number(tmp_path: Path) -> None:
-    w = sv.Variable([1.0])
-    checkpoint = sv.Checkpoint(w=w)
-    checkpoint.save(tmp_path / "model")
-
-    class Refusing:
-        description = "refuses"
-
-        def assign(self, slices: Any, capabilities: Any) -> Any:
-            raise StorageError("no", "no")
-
-    with pytest.raises(StorageError):
-        checkpoint.save(tmp_path / "model", policy=Refusing())
-    assert int(checkpoint.save_counter) == 1
-    assert sv.latest_checkpoint(tmp_path) == str(tmp_path / "model-1")
-    assert checkpoint.save(tmp_path / "model").path.endswith("model-2")
-
-
-def test_the_options_of_tensorflow_are_the_second_argument(tmp_path: Path) -> None:
-    options = sv.CheckpointOptions(experimental_sharding_callback=sv.MaxShardSizePolicy(8))
-    w = create_sharded_variable(np.zeros((4,), np.float32), 2)
-    assert sv.Checkpoint(w=w).save(tmp_path / "model", options, format="tensorflow").num_files > 1
 
 
 @pytest.mark.parametrize("wrong", ["", "a\0b", "x" * 300, 3, None])
@@ -185,24 +158,6 @@ def test_a_name_that_no_file_holds_is_one_error_and_the_checkpoint_before_stays(
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == there
 
 
-def test_objects_that_say_what_they_save_are_saved_with_the_rest(tmp_path: Path) -> None:
-    class Words(sv.Stateful):
-        def __init__(self, *words: bytes) -> None:
-            self.words = list(words)
-            self.count = np.zeros(3, np.int16)
-
-        def state(self) -> dict[str, Any]:
-            return {"words": np.array(self.words, object), "a/b": self.count}
-
-        def restore_state(self, values: Any) -> None:
-            self.words = list(values["words"])
-
-    sv.Checkpoint(vocabulary=Words(b"x", b"y"), w=sv.Variable(1.0)).write(tmp_path / "model")
-    loaded = sv.load(tmp_path / "model")
-    assert loaded["vocabulary/.ATTRIBUTES/words"].tolist() == [b"x", b"y"]
-    assert loaded["vocabulary/.ATTRIBUTES/a/b"].dtype == np.int16
-
-
 @pytest.mark.parametrize(
     "state", [None, [1], {1: np.zeros(1)}, {"": np.zeros(1)}, {"a": object()}, {"a": "2000-01-01"}]
 )
@@ -247,18 +202,6 @@ def test_bytes_that_are_no_text_are_kept() -> None:
 def test_comments_quotes_and_escapes_are_read_as_protobuf_reads_them() -> None:
     content = b"# a comment\nmodel_checkpoint_path : 'a\"\\303\\251\\x41\\t' # another"
     assert SeriesState.decode(content) == SeriesState('a"éA\t')
-
-
-@settings(deadline=None)
-@given(
-    st.binary(max_size=60)
-    | st.from_regex(rb'(model_checkpoint_path: "[^\n]{0,9}"?\s?){0,3}', fullmatch=True)
-)
-def test_no_content_breaks_the_reader_of_the_state(content: bytes) -> None:
-    try:
-        SeriesState.decode(content)
-    except MalformedCheckpoint as error:
-        assert error.remedy
 
 
 @pytest.mark.parametrize(
@@ -336,15 +279,6 @@ def test_two_series_in_one_directory_share_the_state_file(tmp_path: Path) -> Non
     a.save(tmp_path / "a")
     b.save(tmp_path / "b")
     assert read_state(LocalStorage(str(tmp_path))) == SeriesState("b-1", ("b-1",))
-
-
-def test_the_examples_of_the_page_run_in_their_order() -> None:
-    page = (paths.DOCS / "checkpoints.md").read_text(encoding="utf-8")
-    blocks = page.split("```python\n")[1:]
-    assert len(blocks) > 4
-    scope: dict[str, Any] = {}
-    for block in blocks:
-        exec(block.partition("```")[0], scope)
 
 
 class SavesFirst:

@@ -2,13 +2,11 @@
 
 import os
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,24 +27,6 @@ def module(**variables: Any) -> Any:
     for name, variable in variables.items():
         setattr(made, name, variable)
     return made
-
-
-@pytest.mark.parametrize("first", [1, 2])
-def test_the_restore_that_was_called_last_determines_the_value(tmp_path: Path, first: int) -> None:
-    """Not the one whose parent the object was attached to last; both count as consumed."""
-    paths = {1: saved(tmp_path / "1", var=12.0), 2: saved(tmp_path / "2", var=13.0)}
-    roots, status = {1: sv.Module(), 2: sv.Module()}, {}
-    for number in (first, 3 - first):
-        status[number] = sv.Checkpoint(roots[number]).read(paths[number])
-    dep = module(var=sv.Variable(0.0))
-    expected = {1: 12.0, 2: 13.0}[3 - first]
-    roots[1].dep = dep
-    status[1].assert_consumed()
-    assert float(dep.var) == 12.0
-    roots[2].dep = dep
-    status[2].assert_consumed()
-    assert float(dep.var) == expected
-    assert status[1].unmatched_objects == status[2].unmatched_objects == []
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="open files are counted on Linux")
@@ -78,28 +58,6 @@ def test_a_variable_that_was_saved_as_two_takes_the_first_and_the_other_is_named
     assert float(shared) == 1.0
     assert status.unmatched_keys == ["b/.ATTRIBUTES/VARIABLE_VALUE"]
     with pytest.raises(UnmatchedObjects, match="values without an object: b/"):
-        status.assert_consumed()
-
-
-def test_objects_with_a_state_of_their_own_follow_the_same_rule(tmp_path: Path) -> None:
-    class Counted(sv.Stateful):
-        def __init__(self, number: int = 0) -> None:
-            self.number = number
-
-        def state(self) -> Mapping[str, Any]:
-            return {"number": np.int64(self.number)}
-
-        def restore_state(self, values: Mapping[str, Any]) -> None:
-            self.number = int(values["number"])
-
-    for number in (1, 2):
-        sv.Checkpoint(dep=Counted(number)).write(tmp_path / f"{number}")
-    early, late, dep = sv.Checkpoint(), sv.Checkpoint(), Counted()
-    statuses = [early.read(tmp_path / "1"), late.read(tmp_path / "2")]
-    late.dep = dep
-    early.dep = dep
-    assert dep.number == 2
-    for status in statuses:
         status.assert_consumed()
 
 

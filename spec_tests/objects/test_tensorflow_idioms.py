@@ -128,15 +128,6 @@ def test_a_copy_of_a_checkpoint_has_its_own_objects(tmp_path: Path) -> None:
     assert original.save(tmp_path / "ckpt").num_tensors == report.num_tensors
 
 
-def test_a_copy_of_a_manager_saves_its_own_checkpoint(tmp_path: Path) -> None:
-    manager = build(tmp_path)
-    manager.save()
-    twin = copy.deepcopy(manager)
-    report: Any = twin.save()
-    assert report.path == str(tmp_path / "ckpt-2")
-    assert int(manager.checkpoint.save_counter) == 1
-
-
 # Policies
 
 

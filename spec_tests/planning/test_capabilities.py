@@ -58,13 +58,6 @@ def test_what_a_format_cannot_cut_is_whole_and_the_rest_as_it_was(
 
 
 @given(slice_tables(), capabilities)
-def test_joining_twice_is_joining_once(slices: SliceTable, capabilities: Capabilities) -> None:
-    once = join_whole(slices, capabilities)
-    twice = join_whole(once, capabilities)
-    assert [twice[row] for row in range(len(twice))] == [once[row] for row in range(len(once))]
-
-
-@given(slice_tables(), capabilities)
 def test_a_joined_tensor_stands_where_its_first_slice_stood(
     slices: SliceTable, capabilities: Capabilities
 ) -> None:

@@ -17,7 +17,6 @@ from spec_tests.helpers.hypothesis_strategies import (
     named_regions,
     regions,
     shapes,
-    slice_tables,
     table_of,
     tilings,
 )
@@ -72,11 +71,6 @@ def test_the_faults_are_those_that_marking_every_element_finds(slices: SliceTabl
     assert {key: type(error) for key, error in find_faults(slices).items()} == twin(slices)
 
 
-@given(slice_tables())
-def test_tilings_have_no_fault(slices: SliceTable) -> None:
-    assert find_faults(slices) == {}
-
-
 @pytest.fixture
 def nothing_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every tensor that is cut along several axes is treated as one of many slices."""
@@ -99,13 +93,6 @@ def test_many_slices_have_the_same_faults_as_few(slices: SliceTable) -> None:
                 slices.region(row) for row in range(len(slices)) if slices.tensor[row] == tensor
             ]
             assert subtract_all(Region.whole(slices.tensors.shape(tensor)), stored)
-
-
-@pytest.mark.usefixtures("nothing_is_searched")
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(slice_tables())
-def test_tilings_of_many_slices_have_no_fault(slices: SliceTable) -> None:
-    assert find_faults(slices) == {}
 
 
 @given(damaged_tables())

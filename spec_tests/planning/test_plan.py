@@ -204,18 +204,6 @@ def test_a_tensor_of_more_elements_than_memory_is_planned_in_columns() -> None:
     assert len(plan.copies) == 1024 + 1000 - 8
 
 
-def test_two_hundred_thousand_slices_become_a_hundred_thousand() -> None:
-    tensors = TensorTable.of([("t", "float32", (600_000, 4))])
-
-    def rows(count: int) -> SliceTable:
-        cuts = np.arange(count + 1) * 600_000 // count
-        offset = np.stack([cuts[:-1], np.zeros(count, np.int64)], axis=1)
-        shape = np.stack([np.diff(cuts), np.full(count, 4)], axis=1)
-        return SliceTable.of(tensors, np.zeros(count, np.int64), offset, shape)
-
-    assert len(plan_copies(rows(200_000), rows(100_000)).copies) == 200_000
-
-
 @pytest.mark.parametrize("second", [Region((2,), (2,)), Region((0,), (4,)), Region((3,), (1,))])
 def test_sources_that_overlap_are_named_as_such_and_not_as_a_hole(second: Region) -> None:
     tensors = TensorTable.of([("w", "float32", (4,))])

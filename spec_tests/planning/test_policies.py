@@ -25,7 +25,7 @@ from shardvar.planning.policies.max_shard_size import weights_of
 from shardvar.planning.policies.policy import HOLDS_ALL
 from shardvar.planning.slices import Assignment, Capabilities, SliceTable, TensorTable
 from shardvar.verbs.callbacks.answer import ColumnarComposition
-from spec_tests.helpers.hypothesis_strategies import slice_tables, table_of
+from spec_tests.helpers.hypothesis_strategies import slice_tables
 
 ALL = frozenset(NAMES)
 CUTS_NUMBERS = Capabilities(ALL, ALL - {"string"}, 64, empty_slices=True)
@@ -211,31 +211,6 @@ def test_the_axis_that_fills_most_of_the_file_is_cut() -> None:
     )
 
 
-def test_a_limit_of_one_byte_ends_and_cuts_to_elements() -> None:
-    table = TensorTable.of(
-        [("w", "float32", (3, 4)), ("e", "float32", (0, 4)), ("s", "int8", ())]
-    ).whole()
-    answer = MaxShardSizePolicy(1).assign(table, CUTS_NUMBERS)
-    assert [region.size for region in map(answer.slices.region, range(14))] == [1] * 12 + [0, 1]
-    assert answer.nbytes_of_files().tolist() == [4] * 12 + [1]
-
-
-def test_an_empty_tensor_after_an_oversized_string_ends() -> None:
-    table = SliceTable.of(
-        (
-            tensors := TensorTable.of(
-                [("s", "string", (3,)), ("e", "float32", (0, 4)), ("w", "int8", (4,))]
-            )
-        ),
-        np.arange(3),
-        np.zeros((3, 2), np.int64),
-        tensors.shapes,
-        np.array([1000, 0, 0]),
-    )
-    answer = MaxShardSizePolicy(10).assign(table, CUTS_NUMBERS)
-    assert answer.file.tolist() == [0, 0, 1]
-
-
 def balanced(
     tensors: list[tuple[str, str, tuple[int, ...]]], num_files: int, can: Capabilities
 ) -> Assignment:
@@ -274,18 +249,6 @@ def test_more_files_than_rows_are_as_many_files_as_rows() -> None:
     assert balanced([], 5, CUTS_NUMBERS).num_files == 1
 
 
-def test_a_large_tensor_that_cannot_be_cut_leaves_no_file_empty() -> None:
-    answer = balanced(
-        [("a", "int8", (100,)), ("b", "int8", (1,)), ("c", "int8", (1,))], 3, CUTS_NOTHING
-    )
-    assert answer.file.tolist() == [0, 1, 2]
-
-
-def test_thousands_of_tensors_go_to_hundreds_of_files() -> None:
-    answer = balanced([(f"t{n}", "float32", (4,)) for n in range(5000)], 500, CUTS_NUMBERS)
-    assert set(answer.nbytes_of_files().tolist()) == {160}
-
-
 @pytest.mark.parametrize("limit", [0, -1])
 def test_limits_that_hold_nothing_are_refused(limit: int) -> None:
     for policy in (MaxShardSizePolicy, BalancedPolicy):
@@ -307,13 +270,6 @@ def test_limits_that_are_not_integers_are_refused(limit: Any) -> None:
             ArgumentTypeError, match=re.escape(f"Invalid {name} {limit!r}. Give an integer.")
         ):
             policy(limit)
-
-
-def test_nothing_is_assigned_to_one_file() -> None:
-    nothing = table_of(TensorTable.of([]), [])
-    for policy in (AllInOnePolicy(), MaxShardSizePolicy(10), BalancedPolicy(3)):
-        answer = policy.assign(nothing, CUTS_NUMBERS)
-        assert (len(answer.slices), answer.num_files) == (0, 1)
 
 
 def test_a_columnar_policy_must_say_what_it_does_and_decide() -> None:

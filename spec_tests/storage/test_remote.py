@@ -26,17 +26,14 @@ from shardvar.errors import (
     InvalidCheckpoint,
     MissingExtra,
     MissingFile,
-    ServerError,
     StorageError,
     UnsupportedError,
 )
 from shardvar.storage import objects, requests, urls
-from shardvar.storage.local import split_place
 from shardvar.storage.objects import ObjectClient
-from shardvar.storage.posix import LocalReadableFile
 from shardvar.storage.remote import AHEAD_NBYTES, RemoteStorage
 from shardvar.storage.requests import FolderListing, Head, Pace
-from shardvar.storage.urls import WebClient, split_url
+from shardvar.storage.urls import WebClient
 from spec_tests.helpers.range_server import RangeServer, serving
 
 CONTENT = np.random.default_rng(1).bytes(3 << 20)
@@ -174,29 +171,18 @@ def test_a_name_leads_to_no_other_folder(name: str) -> None:
         ("s3://KEY:SECRET@bucket/model", "password"),
         ("s3://SECRET@bucket/model", "password"),
         ("abfs://c:SECRET@account.dfs.core.windows.net/x", "password"),
-        ("https://user:SECRET@host/model.npz", "password"),
-        ("s3://KEY:SECRET/with/slash@bucket/model", "password"),
         ("https://user:SECRET/with/slash@host/model.npz", "password"),
         ("zip://x::s3://KEY:SECRET@bucket/model", "another URL in it"),
-        ("simplecache::s3://KEY:SECRET@bucket/model", "does not begin as a URL"),
         (" s3://KEY:SECRET@bucket/model", "does not begin as a URL"),
         ("s3:/KEY:SECRET@bucket/model", "lost a slash"),
         ("https://host/model.npz?X-Amz-Signature=SECRET", "query"),
         ("s3://bucket/model?versionId=SECRET", "query"),
         ("https://host/model%3Fsig=SECRET", "query"),
-        ("s3://bucket/model%3FX-Amz-Signature%3DSECRET", "query"),
         ("https://host/model.npz#SECRET", "fragment"),
-        ("s3://bucket/model#SECRET", "fragment"),
-        ("gs://bucket/#SECRET", "fragment"),
         ("az://container/run#SECRET/model", "fragment"),
-        ("hf://user/model#SECRET", "fragment"),
-        ("s3://bucket#SECRET", "fragment"),
         ("https://host/model;sig=SECRET/x.npz", "parameters"),
         ("https://host/sv=2020&sig=SECRET/x.npz", "parameters"),
-        ("https://host/model%3Bsig%3DSECRET", "parameters"),
-        ("az://container/model;SharedAccessSignature=SECRET", "parameters"),
         ("az://DefaultEndpointsProtocol=https;AccountKey=SECRET/x", "parameters"),
-        ("https://account.blob.core.windows.net/container/x;sig=SECRET", "parameters"),
         ("ssh://user;password=SECRET@host/model", "parameters"),
         ("sftp://user%3ASECRET@host/model", "password"),
         ("https://user%3ASECRET%40host/model.npz", "password"),
@@ -227,13 +213,6 @@ def test_a_url_of_a_file_is_its_path(tmp_path: Path) -> None:
             sv.save(f"file://{host}{tmp_path}/{word}", tensors, force=True)
             assert np.array_equal(sv.load(tmp_path / name)["w"], tensors["w"])
         assert sv.verify(f"file://{tmp_path}/{word}").path == str(tmp_path / name)
-
-
-def test_names_with_an_equals_sign_are_names() -> None:
-    """Folders such as those of a step or of a search over learning rates are no parameters."""
-    pytest.importorskip("fsspec")
-    storage, name = split_url("memory://bucket/lr=0.1,wd=0.2/step=100;a&b/model.npz")
-    assert (storage.key, name) == ("lr=0.1,wd=0.2/step=100;a&b", "model.npz")
 
 
 def test_unknown_schemes_and_packages_that_are_missing_are_told_apart() -> None:
@@ -296,26 +275,17 @@ def test_folders_names_and_steps_mean_the_same(bucket: Any, tmp_path: Path) -> N
     by its number."""
     for step in (9, 10):
         sv.save(tmp_path / f"step-{step}" / "model", {"w": [step]})
-    sv.save(tmp_path / "variables" / "variables", {"w": [0]}, format="tensorflow")
     url = bucket(tmp_path)
-    assert (
-        sv.load(f"{url}/step-9")["w"]
-        == sv.load(f"{url}/step-9/")["w"]
-        == sv.load(f"{url}/step-9/model.svindex")["w"]
-    )
+    for name in ("step-9", "step-9/", "step-9/model.svindex"):
+        assert sv.load(f"{url}/{name}")["w"] == [9]
     assert sv.newest_checkpoint(f"{url}/step-10") == f"{url}/step-10/model"
-    assert sv.load(url)["w"] == [0]  # as of a SavedModel
-    with pytest.raises(CheckpointNotFound, match=f"There is no checkpoint at {url}/step-11"):
-        sv.load(f"{url}/step-11")
-
-
-def test_the_newest_step_of_a_url_is_found(bucket: Any, tmp_path: Path) -> None:
-    for step in (9, 10):
-        sv.save(tmp_path / f"step-{step}" / "model", {"w": [step]})
-    url = bucket(tmp_path)
     assert sv.newest_checkpoint(url) == f"{url}/step-10/model"
     with pytest.raises(AmbiguousPath, match="step-9"):
         sv.load(url)
+    sv.save(tmp_path / "variables" / "variables", {"w": [0]}, format="tensorflow")
+    assert sv.load(bucket(tmp_path))["w"] == [0]  # as of a SavedModel
+    with pytest.raises(CheckpointNotFound, match=f"There is no checkpoint at {url}/step-11"):
+        sv.load(f"{url}/step-11")
 
 
 def test_a_url_is_not_written(bucket: Any, tmp_path: Path) -> None:
@@ -327,12 +297,6 @@ def test_a_url_is_not_written(bucket: Any, tmp_path: Path) -> None:
         sv.reshard(f"{url}/model", f"{url}/other", dry_run=True)
     with pytest.raises(ArgumentError, match="both the source and the target"):
         sv.reshard(f"{url}/model", f"{url}/model", force=True)
-
-
-def test_a_map_of_a_url_is_refused(bucket: Any, tmp_path: Path) -> None:
-    sv.save(tmp_path / "model", {"w": [1]})
-    with pytest.raises(UnsupportedError, match="Read it without mmap"):
-        sv.load(f"{bucket(tmp_path)}/model", mmap=True)
 
 
 # --- Web servers
@@ -359,50 +323,6 @@ def test_a_server_that_sends_whole_files_alone_is_said_to_be_that(
         StorageError, match=r"sends only whole files, .*\. Download the file, or use a server"
     ):
         sv.load(f"{server.url}/model.npz")
-
-
-@pytest.mark.parametrize("name", ["model.svindex", "model.safetensors", "model.npz"])
-def test_reading_brings_what_the_disk_reads_and_little_more(
-    name: str, server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Open, list, one slice and one tensor transfer at most ``AHEAD_NBYTES`` more, counted at the
-    server."""
-    tensors = {f"t{i}": np.full((1000, 500), i, "<f4") for i in range(8)}
-    path = tmp_path / name.removesuffix(".svindex")
-    sv.save(path, tensors)
-    publish(server, tmp_path)
-    local = 0
-    for method in ("read", "read_into"):
-        original = getattr(LocalReadableFile, method)
-
-        def counted(self: Any, start: int, last: Any, original: Any = original) -> Any:
-            nonlocal local
-            local += last if isinstance(last, int) else len(last)
-            return original(self, start, last)
-
-        monkeypatch.setattr(LocalReadableFile, method, counted)
-
-    def use(place: Any) -> list[Any]:
-        with sv.open_checkpoint(place) as reader:
-            return [reader.keys(), reader["t3"][10:20].tolist(), np.asarray(reader["t5"]).tolist()]
-
-    assert use(path) == use(f"{server.url}/{name}")
-    assert server.sent_nbytes <= local + AHEAD_NBYTES
-    assert server.num_requests < 40
-
-
-def test_a_web_server_that_cuts_answers_short_is_an_error(
-    server: RangeServer, tmp_path: Path
-) -> None:
-    sv.save(tmp_path / "model.npz", {"w": np.arange(1000)})
-    publish(server, tmp_path)
-    server.cut = 3
-    server.num_requests = 0
-    with pytest.raises(ServerError, match="the server sent"):
-        sv.load(f"{server.url}/model.npz")
-    assert (
-        server.num_requests == 3
-    )  # for its size, and twice for its first bytes: no other format asks again
 
 
 def test_a_file_that_is_replaced_meanwhile_is_an_error(server: RangeServer, tmp_path: Path) -> None:
@@ -562,11 +482,6 @@ def test_a_service_without_encryption_is_said_to_need_permission(in_environment:
     in_environment(AWS_ALLOW_HTTP="false")
     with pytest.raises(StorageError, match="If it is not encrypted, set AWS_ALLOW_HTTP"):
         sv.load("s3://bucket/model")
-
-
-def test_a_path_is_split_as_before(tmp_path: Path) -> None:
-    storage, name = split_place(tmp_path / "model")
-    assert (storage.local_path, storage.path, name) == (str(tmp_path), str(tmp_path), "model")
 
 
 class Answered(Exception):

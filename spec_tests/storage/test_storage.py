@@ -157,28 +157,6 @@ def test_closing_never_hands_a_reader_another_file(storage: LocalStorage) -> Non
     assert seen <= {b"a" * 4096}
 
 
-def test_files_that_are_closed_or_dropped_hold_no_descriptor(storage: LocalStorage) -> None:
-    """A process that opens files for days does not run out of descriptors."""
-
-    def next_descriptor() -> int:
-        number = os.open(os.devnull, os.O_RDONLY)
-        os.close(number)
-        return number
-
-    written(storage, "f", b"12345")
-    before = next_descriptor()
-    for _ in range(3):
-        file = storage.open("f")
-        file.read(0, 5)
-        file.map()
-        file.close()
-        storage.open("f").read(0, 1)
-        with pytest.raises(MissingFile):
-            storage.open("other")
-    del file
-    assert next_descriptor() == before
-
-
 def test_creating_leaves_the_old_file_to_those_who_have_it(storage: LocalStorage) -> None:
     """A file of the same name is a new file: readers and links of the old one keep the old
     bytes."""

@@ -193,21 +193,6 @@ def test_a_table_cut_short_is_malformed(
         entries_of(whole[: data.draw(st.integers(0, len(whole) - 1))])
 
 
-@given(st.binary(max_size=200), st.binary(max_size=40))
-def test_random_blocks_under_right_checksums_raise_nothing_but_checkpoint_errors(
-    body: bytes, separator: bytes
-) -> None:
-    for data in (
-        table((separator, body)),
-        table((separator, body), compression=1),
-        body + TABLE_MAGIC,
-    ):
-        try:
-            assert isinstance(entries_of(data), list)
-        except CheckpointError as error:
-            assert error.cause and error.remedy
-
-
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.binary(max_size=3), st.binary(max_size=3)), max_size=5)
 )

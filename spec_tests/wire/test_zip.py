@@ -4,6 +4,7 @@ agrees is not."""
 import struct
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,6 +37,7 @@ from shardvar.wire.zip import (
     check_supported,
     find_directory,
     local_nbytes,
+    overlapping,
     parse_directory,
     plan_local_nbytes,
 )
@@ -268,3 +270,15 @@ def test_a_member_is_a_regular_file_that_its_owner_may_read_and_write() -> None:
     Unix."""
     fields = CENTRAL.unpack_from(build_central(0, b"a", 0, 1))
     assert fields[-2] >> 16 == 0o600 and fields[1] >> 8 == 3
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 5)), max_size=8))
+def test_ranges_overlap_as_their_definition_says(ranges: list[tuple[int, int]]) -> None:
+    held = [set(range(start, start + nbytes)) for start, nbytes in ranges]
+    expected = [
+        row
+        for row, own in enumerate(held)
+        if any(own & other for n, other in enumerate(held) if n != row)
+    ]
+    start, nbytes = np.array(ranges, np.int64).reshape(-1, 2).T
+    assert overlapping(start, start + nbytes).tolist() == expected

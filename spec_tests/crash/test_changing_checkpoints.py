@@ -2,32 +2,29 @@
 
 Three writers come between the steps of a reader: shardvar's own, which replaces the checkpoint or
 dies on the way, and two of another program, which write the files one after the other, in place or
-by renaming. An own writer is also brought in at each single read of a verb.
+by renaming. `test_looked_at_once` lets an own writer come before each call of each verb.
 """
 
 import io
 import os
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from itertools import combinations_with_replacement
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
 import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.errors import CheckpointError, LockHeld, StorageError, replaced_error
+from shardvar.errors import CheckpointError, replaced_error
 from shardvar.formats.hdf5 import _PAGE_NBYTES as PAGE_NBYTES
-from shardvar.formats.zarr.source import Decoder
 from shardvar.planning.policies import BalancedPolicy
-from shardvar.storage.posix import LocalReadableFile
 from shardvar.verbs.reader import Reader
 from spec_tests.helpers.faulty_storage import Fault, Killed, failing
-from spec_tests.helpers.thoroughness import EXHAUSTIVE, is_due
+from spec_tests.helpers.thoroughness import is_due
 
 h5py = pytest.importorskip("h5py")
 
@@ -233,144 +230,6 @@ def test_a_writer_that_dies_at_any_step_shows_a_reader_nothing_of_the_new(
         if fault.taken <= at:
             break
     assert at > 3
-
-
-@contextmanager
-def at_each_read(number: int, write: Callable[[], None]) -> Iterator[list[int]]:
-    """Let a writer come before the read of that number, of any file; give the count of reads."""
-    count = [0]
-    reads = {
-        (LocalReadableFile, "read"): LocalReadableFile.read,
-        (LocalReadableFile, "read_into"): LocalReadableFile.read_into,
-        (LocalReadableFile, "map"): LocalReadableFile.map,
-        (Decoder, "finish_reading"): Decoder.finish_reading,
-    }
-
-    def hooked(read: Any) -> Any:
-        def hook(*arguments: Any) -> Any:
-            count[0] += 1
-            if count[0] == number:
-                write()
-            return read(*arguments)
-
-        return hook
-
-    with pytest.MonkeyPatch.context() as patch:
-        for (owner, name), read in reads.items():
-            patch.setattr(owner, name, hooked(read))
-        yield count
-
-
-Facts = set[tuple[str, object]]
-"""What a verb says of each key; of a key that it calls unreadable, nothing."""
-
-
-def loaded(folder: Path, _: Path) -> Facts:
-    return {(key, float(value.flat[0])) for key, value in sv.load(folder).items()}
-
-
-def mapped(folder: Path, _: Path) -> Facts:
-    return {(key, float(value.flat[0])) for key, value in sv.load(folder, mmap=True).items()}
-
-
-def verified(folder: Path, _: Path) -> Facts:
-    report = sv.verify(folder)
-    return {("all", report.ok)} if report.ok else set()
-
-
-def digested(folder: Path, _: Path) -> Facts:
-    return {*sv.digest(folder).tensors.items()}
-
-
-def compared(folder: Path, other: Path) -> Facts:
-    report = sv.diff(folder, other)
-    differing = {each.key for each in report.differences}
-    unreadable = {each.key for each in report.unreadable}
-    return {(key, key in differing) for key in OLD if key not in unreadable}
-
-
-def resharded(folder: Path, _: Path) -> Facts:
-    target = folder.parent / "target"
-    sv.reshard(folder, target, format="shardvar", partition=2, force=True)
-    return loaded(target, target)
-
-
-VERBS: dict[str, Callable[[Path, Path], Facts]] = {
-    "load": loaded,
-    "mmap": mapped,
-    "verify": verified,
-    "digest": digested,
-    "diff": compared,
-    "reshard": resharded,
-}
-
-
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("form", WRITTEN)
-def test_a_verb_between_whose_reads_a_writer_comes_answers_for_one_state(
-    form: str, verb: str, tmp_path: Path
-) -> None:
-    """For each read of the verb: its answer is the one of the old or of the new, or an error."""
-    folder, other = tmp_path / "at", tmp_path / "other"
-    answers = []
-    for tensors in (OLD, NEW):
-        for place in (folder, other):
-            shutil.rmtree(place, ignore_errors=True)
-            place.mkdir()
-        save(folder, form, tensors)
-        save(other, form, OLD)
-        answers.append(VERBS[verb](folder, other))
-    assert answers[0] != answers[1] or verb == "verify"
-    for number in range(1, 1000):
-        if not is_due(number + len(form) + len(verb), 9):
-            continue
-        save(folder, form, OLD)
-        age(folder)
-        with at_each_read(number, lambda: save(folder, form, NEW)) as count:
-            try:
-                answer = VERBS[verb](folder, other)
-            except CheckpointError:
-                continue
-        assert answer <= answers[0] or answer <= answers[1], (number, answer)
-        if count[0] < number:
-            break
-    assert number > 1
-
-
-@pytest.mark.skipif(not EXHAUSTIVE, reason="make crash")
-@pytest.mark.parametrize("form", WRITTEN)
-def test_four_readers_beside_a_writer(form: str, tmp_path: Path) -> None:
-    """Threads: the writer saves as fast as it can, and the readers load and open."""
-    save(tmp_path, form, OLD)
-    stop, torn, whole = Event(), list[str](), [0]
-
-    def write() -> None:
-        for number in range(100):
-            with suppress(LockHeld):
-                save(tmp_path, form, (NEW, OLD)[number % 2])
-        stop.set()
-
-    def read(number: int) -> None:
-        while not stop.is_set():
-            try:
-                if number % 2:
-                    check_one_state([*sv.load(tmp_path).values()])
-                else:
-                    with sv.open_checkpoint(tmp_path) as reader:
-                        check_one_state([reader.read(key) for key in reader])
-                whole[0] += 1
-            except (CheckpointError, StorageError):
-                pass
-            except AssertionError as error:
-                torn.append(str(error))
-
-    threads = [Thread(target=write), *(Thread(target=read, args=(each,)) for each in range(4))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not torn and whole[0]
 
 
 def test_the_error_names_the_file() -> None:

@@ -391,6 +391,7 @@ DIGESTS: dict[Any, float] = {}
 """The value by the digest of a checkpoint."""
 READING: dict[str, Callable[[Stage], Facts]] = {
     "load": lambda stage: seen(sv.load(stage.path)),
+    "mmap": lambda stage: seen(sv.load(stage.path, mmap=True)),
     "read_many": read_many,
     "digest": digested,
     "verify": verified,

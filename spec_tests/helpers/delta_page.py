@@ -1,11 +1,15 @@
 """docs/apply_delta.py, the oracle of deltas, and the tensors that it takes."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import shardvar as sv
 from shardvar.layout.dtypes import STRING
+from shardvar.planning.index import DELTA
 from spec_tests.helpers.paths import module_of_page
 
 Arrays = Mapping[str, Any]
@@ -40,3 +44,15 @@ def result_of(base: Arrays, delta: Arrays, mark: str) -> dict[str, Any]:
 def mask_octets(encoding: int, body: bytes, count: int, nbytes: int, width: int) -> bytes:
     """The bytes of a mask."""
     return np.asarray(PAGE.mask_of(encoding, body, count, nbytes, width)).tobytes()
+
+
+def rewrite_delta(path: Path, change: Callable[[Any, Any, Any], object]) -> None:
+    """Write a delta again with a change of its tensors, its mark and its rows by key: its checksums
+    are right."""
+    with sv.open_checkpoint(path) as reader:
+        tensors = {key: reader.read(key) for key in reader}
+        mark = json.loads(reader.metadata.user[DELTA])
+    document = json.loads(tensors["table"].tobytes())
+    change(tensors, mark, {each["key"]: each for each in document["tensors"]})
+    tensors["table"] = np.frombuffer(json.dumps(document).encode(), np.uint8)
+    sv.save(path, tensors, metadata={DELTA: json.dumps(mark)})

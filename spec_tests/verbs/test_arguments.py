@@ -1,7 +1,8 @@
 """A slip of the caller's is told in the error tree's words: by key or value, before anything is
 written."""
 
-from functools import partial
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -70,112 +71,70 @@ def test_bools_that_could_never_be_loaded_again_are_not_saved(step: int, tmp_pat
         sv.save(tmp_path / "m", {"k": value})
 
 
-@pytest.mark.parametrize("tensors", [[np.ones(2)], np.ones(2), [("a", np.ones(2))], None])
-def test_tensors_are_a_mapping(tensors: Any, tmp_path: Path) -> None:
-    with pytest.raises(ArgumentTypeError, match="not a mapping from keys to arrays"):
-        sv.save(tmp_path / "m", tensors)
+Call = Callable[[Any, Path, Path], Any]
+"""A call with a wrong value, of a checkpoint that is there and a path where none is."""
 
 
-@pytest.mark.parametrize("metadata", [{"a": 1}, {1: "a"}, [1], "ab", {"a": None}, {"a": "\ud800"}])
-@pytest.mark.parametrize("name", ["m", "m.safetensors"])
-def test_metadata_are_text_for_text_in_every_format(
-    name: str, metadata: Any, tmp_path: Path
+def saved(name: str) -> Call:
+    return lambda value, _, new: sv.save(new, ARRAYS, **{name: value})
+
+
+def resharded(name: str) -> Call:
+    return lambda value, model, new: sv.reshard(model, new, **{name: value})
+
+
+TEXTS = [{"a": 1}, {1: "a"}, [1], "ab", {"a": None}, {"a": "\ud800"}]
+POLICIES = ["x", lambda slices: slices, 5, sv.MaxShardSizePolicy]
+FORMATS = ["", [], {}, ["npz"], b"npz", 3]
+CUTS = ["", "3", b"", b"2", bytearray(b"2")]
+PROGRESS = [None, 3, "print", []]
+PROGRESS_WORDS = r"progress is .*\. Give a function"
+WRONG: list[tuple[list[Any], type[Exception], str, list[Call]]] = [
+    ([[np.ones(2)], np.ones(2), [("a", np.ones(2))], None], ArgumentTypeError, "not a mapping from keys to arrays",
+     [lambda value, _, new: sv.save(new, value)]),
+    (TEXTS, ArgumentError, "", [saved("metadata"),
+     lambda value, _, new: sv.save(f"{new}.safetensors", ARRAYS, metadata=value)]),
+    (POLICIES, ArgumentTypeError, "is (?:a class, )?not a policy", [saved("policy"), resharded("policy")]),
+    (["1MB"], ArgumentTypeError, "'1MB'", [lambda value, *_: sv.MaxShardSizePolicy(value)]),
+    ([None, 3, 2.5, ["m"]], ArgumentTypeError, "Invalid path",
+     [lambda value, *_: sv.load(value), lambda value, *_: sv.open_checkpoint(value),
+      lambda value, *_: sv.verify(value), lambda value, *_: sv.save(value, ARRAYS)]),
+    (FORMATS, ArgumentError, "[Tt]he format is|Unknown format", [saved("format"), resharded("format")]),
+    (CUTS, LayoutError, "does not cut the shape", [saved("partition"), resharded("partition")]),
+    (PROGRESS, ArgumentTypeError, PROGRESS_WORDS, [resharded("progress"),
+     lambda value, model, _: sv.verify(model, progress=value), lambda value, model, _: sv.digest(model, progress=value),
+     lambda value, model, _: sv.diff(model, model, progress=value)]),
+    ([5, b"b", [1], ["b", None], [["b"]]], ArgumentTypeError, "", [lambda value, model, _: sv.load(model, value)]),
+    ([3, [3]], ArgumentTypeError, "", [resharded("filter")]),
+    ([["a"], [("a", "b")], {1: "a"}, {"b": 2}], ArgumentTypeError, "names are strings|mapping",
+     [resharded("rename"), lambda value, model, _: sv.diff(model, model, rename=value)]),
+    ([3], ArgumentTypeError, "", [resharded("strip_prefix")]),
+    ([5, {"b": [1]}, {3: "f4"}], ArgumentTypeError, "", [resharded("cast")]),
+    ([{3: 2}], ArgumentTypeError, "", [resharded("partition")]),
+    ([3, None], ArgumentTypeError, "", [lambda value, _, new: sv.reshard(value, new)]),
+    (["int8", "floaty", "float8_e4m3fn"], ArgumentError, "is not a dtype of dequantized numbers",
+     [lambda value, model, _: sv.load(model, dequantize=value)]),
+    ([[]], ArgumentError, "no delta", [lambda value, model, new: sv.apply(model, value, new)]),
+    ([True], ArgumentError, "no map", [lambda value, model, new: sv.delta(model, model, new, map_base=value)]),
+]  # fmt: skip
+"""Wrong values, the error that each call of them raises, and its words."""
+
+
+@pytest.mark.parametrize(("values", "error", "words", "calls"), WRONG)
+def test_an_argument_of_another_type_is_refused_before_anything_is_written(
+    values: list[Any], error: type[Exception], words: str, calls: list[Call], model: Path
 ) -> None:
-    with pytest.raises(ArgumentError):
-        sv.save(tmp_path / name, ARRAYS, metadata=metadata)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("policy", ["x", lambda slices: slices, 5, sv.MaxShardSizePolicy])
-def test_what_assigns_nothing_is_no_policy(policy: Any, model: Path) -> None:
-    with pytest.raises(ArgumentTypeError, match="is (?:a class, )?not a policy"):
-        sv.save(model.parent / "m", ARRAYS, policy=policy)
-    with pytest.raises(ArgumentTypeError, match="is (?:a class, )?not a policy"):
-        sv.reshard(model, model.parent / "m", policy=policy)
-
-
-def test_a_limit_is_a_number() -> None:
-    with pytest.raises(ArgumentTypeError, match="'1MB'"):
-        sv.MaxShardSizePolicy("1MB")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("path", [None, 3, 2.5, ["m"]])
-def test_a_path_is_a_path(path: Any) -> None:
-    for verb in (sv.load, sv.open_checkpoint, sv.verify, lambda path: sv.save(path, ARRAYS)):
-        with pytest.raises(ArgumentTypeError, match="Invalid path"):
-            verb(path)
-
-
-@pytest.mark.parametrize("format", ["", [], {}, ["npz"], b"npz", 3])
-def test_a_format_is_the_name_of_one(format: Any, model: Path) -> None:
     """An empty text, such as that of an unset variable of a shell, is not the default."""
-    for verb in (
-        lambda path: sv.save(path, ARRAYS, format=format),
-        lambda path: sv.reshard(model, path, format=format),
-    ):
-        with pytest.raises(ArgumentError, match="[Tt]he format is|Unknown format"):
-            verb(model.parent / "new")
+    for value, call in product(values, calls):
+        with pytest.raises(error, match=words or None):
+            call(value, model, model.parent / "new")
     assert not list(model.parent.glob("new*"))
-
-
-@pytest.mark.parametrize("partition", ["", "3", b"", b"2", bytearray(b"2")])
-def test_text_is_not_a_list_of_counts(partition: Any, model: Path) -> None:
-    target = model.parent / "new"
-    for verb in (partial(sv.save, target, ARRAYS), partial(sv.reshard, model, target)):
-        with pytest.raises(LayoutError, match="does not cut the shape"):
-            verb(partition=partition)
-    assert not list(model.parent.glob("new*"))
-
-
-@pytest.mark.parametrize("progress", [None, 3, "print", []])
-def test_progress_is_a_function(progress: Any, model: Path) -> None:
-    """It is refused before anything is read or written."""
-    for verb in (
-        partial(sv.verify, model),
-        partial(sv.digest, model),
-        partial(sv.diff, model, model),
-        partial(sv.reshard, model, model.parent / "new"),
-    ):
-        with pytest.raises(ArgumentTypeError, match=r"progress is .*\. Give a function"):
-            verb(progress=progress)
-    assert not list(model.parent.glob("new*"))
-
-
-@pytest.mark.parametrize("keys", [5, b"b", [1], ["b", None], [["b"]]])
-def test_keys_are_strings(keys: Any, model: Path) -> None:
-    with pytest.raises(ArgumentTypeError):
-        sv.load(model, keys)
 
 
 def test_one_key_may_be_given_alone(model: Path) -> None:
     assert list(sv.load(model, "b")) == ["b"]
     with sv.open_checkpoint(model) as reader, pytest.raises(ArgumentTypeError):
         reader[0]  # type: ignore[index]
-
-
-@pytest.mark.parametrize(
-    "how",
-    [
-        *(
-            {"filter": 3},
-            {"filter": [3]},
-            {"rename": [("a", "b")]},
-            {"cast": 5},
-            {"cast": {"b": [1]}},
-        ),
-        *(
-            {"cast": {3: "f4"}},
-            {"partition": {3: 2}},
-            {"format": 3},
-            {"source": 3},
-            {"source": None},
-        ),
-    ],
-)
-def test_the_ways_to_reshard_have_types(how: dict[str, Any], model: Path) -> None:
-    with pytest.raises(ArgumentTypeError):
-        sv.reshard(**{"source": model, "target": model.parent / "target", **how})
-    assert not list(model.parent.glob("target*"))
 
 
 @pytest.mark.parametrize("dtype", ["float32", np.float32, np.dtype(">f4")])

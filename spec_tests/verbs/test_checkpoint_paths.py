@@ -64,27 +64,6 @@ def test_a_set_is_found_by_the_name_under_which_it_was_saved(tmp_path: Path) -> 
         assert sv.load(tmp_path / name).keys() == {"a", "b"}
 
 
-@pytest.mark.parametrize("form", FORMATS)
-def test_a_checkpoint_is_not_resharded_onto_itself_by_any_name(form: str, tmp_path: Path) -> None:
-    """Through a link neither, and not with force: the source is never touched."""
-    (tmp_path / "there").mkdir()
-    (tmp_path / "link").symlink_to("there")
-    sv.save(tmp_path / "there" / "ck", arrays(), format=form)
-    names = ["ck", "ck" + ENDINGS[form]]
-    if form == "safetensors":
-        names = ["ck", "ck/", "ck/model.safetensors"]
-    before = {path: path.read_bytes() for path in tmp_path.rglob("there/ck*") if path.is_file()}
-    for source in names:
-        for target in (f"{folder}/{name}" for folder in ("there", "link") for name in names):
-            with pytest.raises(ArgumentError, match="both the source and the target"):
-                sv.reshard(
-                    f"{tmp_path}/there/{source}", f"{tmp_path}/{target}", format=form, force=True
-                )
-    assert before == {
-        path: path.read_bytes() for path in tmp_path.rglob("there/ck*") if path.is_file()
-    }
-
-
 def test_of_two_checkpoints_the_message_gives_paths_that_can_be_typed(tmp_path: Path) -> None:
     """One prefix in several formats: each path in the message means one checkpoint, in its
     format."""

@@ -42,6 +42,7 @@ from shardvar.storage.local import LocalStorage
 from shardvar.verbs.locate import find_checkpoint
 from shardvar.verbs.together import executors
 from shardvar.verbs.together.executors import Opening, Payloads, check_version, run_tasks
+from spec_tests.helpers.damage import flip
 from spec_tests.helpers.hypothesis_strategies import tensor_dicts
 
 MODEL: dict[str, Any] = {
@@ -93,34 +94,54 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
+RULES = [
+    *(f"{key}[a b] -> 'm {key}'[b a]" for key in MODEL if key.startswith("w")),
+    *(f"{key} -> 'm {key}'" for key in ("flags", "step")),
+]
+HOWS: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "cast": {"cast": "float32"},
+    "transposed, then cast": {"transpose": "w*", "cast": "float16"},
+    "mapped, then transposed": {"map": RULES, "transpose": "*", "rename": {"m *": "*"}},
+    "joined": {"concat": {"w0": 0}},
+    "joined, then cast": {"concat": {"w0": 0}, "cast": {"w0": "float32"}},
+}
+
+
 @pytest.mark.parametrize("kind", ["workers", "threads"])
-@pytest.mark.parametrize("cast", [None, "float32"])
+@pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("form", ["shardvar", "tensorflow", "safetensors", "torch"])
 def test_a_reshard_by_workers_writes_the_same_bytes(
-    form: str,
-    cast: str | None,
-    kind: str,
-    source: Path,
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
+    form: str, how: str, kind: str, source: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    partition = None if form == "safetensors" else 2
+    """The workers get only the stored entries that their files need. A map is made by the workers,
+    and sources that are joined have checksums of two kinds."""
+    partition, options = None if form == "safetensors" else 2, HOWS[how]
+    sources = [source]
+    if "concat" in options:
+        sources.append(tmp_path / "other")
+        sv.save(sources[1], MODEL | {"w0": np.flip(MODEL["w0"])}, format="tensorflow", partition=2)
     done: dict[str, list[int]] = {"here": [], "there": []}
     for name, executor in (("here", None), ("there", request.getfixturevalue(kind))):
         (tmp_path / name).mkdir()
         report = sv.reshard(
-            source,
+            sources,
             tmp_path / name / "out",
             format=form,
             policy=BalancedPolicy(4),
             partition=partition,
-            cast=cast,
             executor=executor,
             progress=done[name].append,
+            **options,
         )
     place = "out" if form in ("torch", "safetensors") else "."
     assert contents(tmp_path / "here" / place) == contents(tmp_path / "there" / place)
     assert sum(done["there"]) == report.nbytes
+
+
+def test_workers_compare_what_a_map_makes(source: Path, tmp_path: Path, workers: Executor) -> None:
+    sv.reshard(source, tmp_path / "mapped", map=RULES)
+    assert sv.diff(source, tmp_path / "mapped", map=RULES, executor=workers).equal
 
 
 @given(tensor_dicts(strings=True), st.integers(1, 4), st.integers(1, 4), st.integers(1, 5))
@@ -347,54 +368,6 @@ def test_values_that_a_policy_changed_are_not_sent(
     assert not list(tmp_path.glob("out*"))
 
 
-@pytest.mark.parametrize("cast", [None, "float16"])
-def test_a_transposition_is_sent(
-    source: Path, tmp_path: Path, workers: Executor, cast: str | None
-) -> None:
-    """The workers get only the stored entries that their files need."""
-    with sv.open_checkpoint(source) as reader:
-        matrices = [key for key in reader if len(reader[key].shape) == 2]
-    options = {"transpose": matrices, "cast": cast, "policy": sv.BalancedPolicy(3)}
-    for name, executor in (("here", None), ("there", workers)):
-        sv.reshard(source, tmp_path / name, executor=executor, **options)
-    assert matrices and sv.diff(tmp_path / "here", tmp_path / "there").equal
-
-
-def test_a_transpose_of_what_a_map_makes_is_sent(
-    source: Path, tmp_path: Path, workers: Executor
-) -> None:
-    """Each worker makes one of the other, and compares what the map alone makes."""
-    with sv.open_checkpoint(source) as reader:
-        shapes = {key: reader[key].shape for key in reader}
-    rules = [
-        f"'{key}'[a b] -> 'm {key}'[b a]" if len(shape) == 2 else f"'{key}' -> 'm {key}'"
-        for key, shape in shapes.items()
-    ]
-    options = {"map": rules, "transpose": "*", "rename": {"m *": "*"}}
-    for name, executor in (("here", None), ("there", workers)):
-        sv.reshard(source, tmp_path / name, executor=executor, **options)
-    assert sv.diff(tmp_path / "here", tmp_path / "there").equal
-    assert sv.diff(source, tmp_path / "there").equal
-    sv.reshard(source, tmp_path / "mapped", map=rules)
-    assert sv.diff(source, tmp_path / "mapped", map=rules, executor=workers).equal
-
-
-@pytest.mark.parametrize("dtype", [None, "float64"])
-def test_a_join_is_written_by_workers(
-    source: Path, tmp_path: Path, threads: Executor, dtype: str | None
-) -> None:
-    """Also with checksums of two kinds, with parts, and with casts."""
-    rows = {key: np.flip(array) if key == "w0" else array for key, array in MODEL.items()}
-    sv.save(tmp_path / "other", rows, format="tensorflow", partition=2)
-    options = {"concat": {"w0": 0}, "cast": dtype and {"w0": dtype}, "policy": BalancedPolicy(3)}
-    for name, executor in (("here", None), ("there", threads)):
-        sources = [source, tmp_path / "other"]
-        sv.reshard(sources, tmp_path / name, executor=executor, **options)
-    assert sv.diff(tmp_path / "here", tmp_path / "there").num_equal == len(MODEL)
-    joined = sv.load(tmp_path / "there")["w0"]
-    assert np.array_equal(joined, np.concatenate([MODEL["w0"], rows["w0"]]))
-
-
 def kinds_of_errors(root: type[ShardvarError] = ShardvarError) -> Iterator[type[ShardvarError]]:
     yield root
     for kind in root.__subclasses__():
@@ -535,12 +508,6 @@ def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executors, "_TASK_ROWS", 3)
 
 
-def damage(path: Path, place: int) -> None:
-    octets = bytearray(path.read_bytes())
-    octets[place] ^= 1
-    path.write_bytes(octets)
-
-
 @pytest.mark.usefixtures("small_tasks")
 @pytest.mark.parametrize("kind", ["workers", "threads"])
 @pytest.mark.parametrize("form", ["shardvar", "tensorflow", "safetensors", "npz", "torch", "pt"])
@@ -559,31 +526,12 @@ def test_workers_find_what_one_process_finds(
     )
     for is_damaged in (False, True):
         if is_damaged:
-            damage(data, data.stat().st_size // 2)
+            flip(data)
         done: list[int] = []
         assert sv.verify(one, progress=done.append, executor=executor) == sv.verify(one)
         assert sv.digest(one, progress=done.append, executor=executor) == sv.digest(one)
         assert sv.diff(one, two, progress=done.append, executor=executor) == sv.diff(one, two)
         assert sum(done) >= 2 * NBYTES
-
-
-@pytest.mark.usefixtures("small_tasks")
-@given(tensor_dicts(strings=True), tensor_dicts(strings=True), st.integers(1, 4))
-def test_reports_do_not_depend_on_who_reads(
-    tmp_path_factory: pytest.TempPathFactory,
-    first: dict[str, Any],
-    second: dict[str, Any],
-    parts: int,
-) -> None:
-    place = tmp_path_factory.mktemp("reports")
-    sv.save(place / "a", first, partition=parts)
-    sv.save(place / "b", second)
-    with ThreadPoolExecutor(2) as executor:
-        assert sv.verify(place / "a", executor=executor) == sv.verify(place / "a")
-        assert sv.digest(place / "a", executor=executor) == sv.digest(place / "a")
-        assert sv.diff(place / "a", place / "b", executor=executor) == sv.diff(
-            place / "a", place / "b"
-        )
 
 
 # --- The command line

@@ -92,132 +92,86 @@ GOOD = encoded("xor", raw(A["w"]), raw(B["w"]))
 VALUES = np.ones(2, BF16)
 INT32, UINT16 = np.int32, np.uint16
 
-SLIME: dict[str, tuple[Callable[[Path], Path], str]] = {
-    # The frame.
-    "no frame": (lambda at: slime(at, b""), "does not begin as a frame"),
-    "zlib": (lambda at: slime(at, zlib.compress(GOOD)), "does not begin as a frame"),
-    "cut": (lambda at: slime(at, packed(GOOD)[:-1]), "is cut"),
-    "cut in half": (lambda at: slime(at, packed(GOOD)[: len(packed(GOOD)) // 2]), "is cut"),
-    "trailing": (lambda at: slime(at, packed(GOOD) + b"\0"), "1 bytes follow the frame"),
-    "two frames": (lambda at: slime(at, packed(GOOD) * 2), "bytes follow the frame"),
-    "short": (lambda at: slime(at, packed(GOOD[:-2])), f"mask has {NUM - 2} bytes"),
-    "long": (lambda at: slime(at, packed(GOOD + b"\0")), f"mask has {NUM + 1} bytes"),
-    "short, unsaid": (
-        lambda at: slime(at, packed(GOOD[:-2], write_content_size=False)),
-        "2 bytes fewer than are due",
-    ),
-    "long, unsaid": (
-        lambda at: slime(at, packed(GOOD + b"\0", write_content_size=False)),
-        "more bytes than are due",
-    ),
-    "bomb": (lambda at: slime(at, packed(bytes(1 << 30))), f"mask has {1 << 30} bytes"),
-    "bomb, unsaid": (
-        lambda at: slime(at, packed(bytes(1 << 28), write_content_size=False)),
-        "more bytes than are due",
-    ),
-    "window": (
-        lambda at: slime(at, b"\x28\xb5\x2f\xfd\x00" + bytes([31 << 3]) + b"\x01\x00\x00"),
-        "needs a window",
-    ),
-    "dictionary": (
-        lambda at: slime(at, b"\x28\xb5\x2f\xfd\x21\x07\x02\x01\x00\x00"),
-        "needs a dictionary",
-    ),
-    "reserved block": (
-        lambda at: slime(at, b"\x28\xb5\x2f\xfd\x20\x00\x07\x00\x00"),
-        "no known kind",
-    ),
+UNSAID: dict[str, Any] = {"write_content_size": False}
+FRAMES: dict[str, tuple[bytes, str]] = {
+    "no frame": (b"", "does not begin as a frame"),
+    "zlib": (zlib.compress(GOOD), "does not begin as a frame"),
+    "cut": (packed(GOOD)[:-1], "is cut"),
+    "cut in half": (packed(GOOD)[: len(packed(GOOD)) // 2], "is cut"),
+    "trailing": (packed(GOOD) + b"\0", "1 bytes follow the frame"),
+    "two frames": (packed(GOOD) * 2, "bytes follow the frame"),
+    "short": (packed(GOOD[:-2]), f"mask has {NUM - 2} bytes"),
+    "long": (packed(GOOD + b"\0"), f"mask has {NUM + 1} bytes"),
+    "short, unsaid": (packed(GOOD[:-2], **UNSAID), "2 bytes fewer than are due"),
+    "long, unsaid": (packed(GOOD + b"\0", **UNSAID), "more bytes than are due"),
+    "bomb": (packed(bytes(1 << 30)), f"mask has {1 << 30} bytes"),
+    "bomb, unsaid": (packed(bytes(1 << 28), **UNSAID), "more bytes than are due"),
+    "window": (b"\x28\xb5\x2f\xfd\x00" + bytes([31 << 3]) + b"\x01\x00\x00", "needs a window"),
+    "dictionary": (b"\x28\xb5\x2f\xfd\x21\x07\x02\x01\x00\x00", "needs a dictionary"),
+    "reserved block": (b"\x28\xb5\x2f\xfd\x20\x00\x07\x00\x00", "no known kind"),
     "flipped": (
-        lambda at: slime(at, packed(GOOD[:50] + bytes([GOOD[50] ^ 1]) + GOOD[51:])),
+        packed(GOOD[:50] + bytes([GOOD[50] ^ 1]) + GOOD[51:]),
         "does not have the checksum",
     ),
-    # Overwritten bytes.
-    "outside": (
-        lambda at: slime(at, packed(put(2, [5, NUM], b"ab")), "overwrite"),
-        f"position {NUM} lies outside",
-    ),
-    "far outside": (
-        lambda at: slime(at, packed(put(1, [2**32 - 1], b"a")), "overwrite"),
-        "lies outside",
-    ),
-    "descending": (
-        lambda at: slime(at, packed(put(2, [6, 5], b"ab")), "overwrite"),
-        "position 5 follows 6",
-    ),
-    "twice": (lambda at: slime(at, packed(put(2, [6, 6], b"ab")), "overwrite"), "6 follows 6"),
-    "count": (
-        lambda at: slime(at, packed(put(2**32 - 1, [6], b"a")), "overwrite"),
-        "fewer than are due",
-    ),
-    "few values": (
-        lambda at: slime(at, packed(put(2, [5, 6], b"a")), "overwrite"),
-        "fewer than are due",
-    ),
-    "many values": (
-        lambda at: slime(at, packed(put(2, [5, 6], b"abc")), "overwrite"),
-        "more bytes than are due",
-    ),
-    "no count": (lambda at: slime(at, packed(b"ab"), "overwrite"), "fewer than are due"),
-    # The texts.
-    "encoding": (
-        lambda at: index(at, lambda each: each["metadata"].update(delta_encoding="xor2")),
-        "delta_encoding is 'xor2'",
-    ),
-    "compression": (
-        lambda at: index(at, lambda each: each["metadata"].update(compression_format="lz4")),
-        "compression_format is 'lz4'",
-    ),
-    "checksum kind": (
-        lambda at: index(at, lambda each: each["metadata"].update(checksum_format="crc32")),
-        "checksum_format is 'crc32'",
-    ),
-    "no checksum kind": (
-        lambda at: index(at, lambda each: each["metadata"].pop("checksum_format")),
-        "checksum_format is missing",
-    ),
-    "no base": (
-        lambda at: index(at, lambda each: each["metadata"].pop("base_version")),
-        "no base_version",
-    ),
-    # The files.
+}
+OVERWRITES: dict[str, tuple[bytes, str]] = {
+    "outside": (put(2, [5, NUM], b"ab"), f"position {NUM} lies outside"),
+    "far outside": (put(1, [2**32 - 1], b"a"), "lies outside"),
+    "descending": (put(2, [6, 5], b"ab"), "position 5 follows 6"),
+    "twice": (put(2, [6, 6], b"ab"), "6 follows 6"),
+    "count": (put(2**32 - 1, [6], b"a"), "fewer than are due"),
+    "few values": (put(2, [5, 6], b"a"), "fewer than are due"),
+    "many values": (put(2, [5, 6], b"abc"), "more bytes than are due"),
+    "no count": (b"ab", "fewer than are due"),
+}
+TEXTS: dict[str, tuple[str, str | None, str]] = {
+    "encoding": ("delta_encoding", "xor2", "delta_encoding is 'xor2'"),
+    "compression": ("compression_format", "lz4", "compression_format is 'lz4'"),
+    "checksum kind": ("checksum_format", "crc32", "checksum_format is 'crc32'"),
+    "no checksum kind": ("checksum_format", None, "checksum_format is missing"),
+    "no base": ("base_version", None, "no base_version"),
+}
+"""By name: a text of the index, its value or None if it is missing, and the words of the error."""
+Made = tuple[Callable[[Path], Path], str]
+SLIME: dict[str, Made] = {
     "dotdot": (
         lambda at: index(at, lambda each: each["weight_map"].update(w="../x.safetensors")),
         "is not a safetensors file next to it",
     ),
     "another file": (
-        lambda at: index(
-            at, lambda each: each["weight_map"].update(w="model-00001-of-00002.safetensors")
-        ),
+        lambda at: index(at, lambda each: each["weight_map"].update(w="model-00001-of-00002.safetensors")),
         "model-00001-of-00002",
     ),
     "unnamed tensor": (
-        lambda at: shard(at, lambda tensors, sums: tensors.update(v=tensors["w"])),
-        "which the index does not name",
+        lambda at: shard(at, lambda tensors, sums: tensors.update(v=tensors["w"])), "which the index does not name"
     ),
     "no such tensor": (
-        lambda at: index(at, lambda each: each["weight_map"].update(v=each["weight_map"]["w"])),
-        "does not hold it",
+        lambda at: index(at, lambda each: each["weight_map"].update(v=each["weight_map"]["w"])), "does not hold it"
     ),
     "no checksum": (lambda at: shard(at, lambda tensors, sums: sums.clear()), "Its checksum ''"),
     "short checksum": (
-        lambda at: shard(at, lambda tensors, sums: sums.update(w=sums["w"][:-1])),
-        "is not one of adler32",
+        lambda at: shard(at, lambda tensors, sums: sums.update(w=sums["w"][:-1])), "is not one of adler32"
     ),
     "another checksum": (
-        lambda at: shard(at, lambda tensors, sums: sums.update(w="0" * 8)),
-        "does not have the checksum",
+        lambda at: shard(at, lambda tensors, sums: sums.update(w="0" * 8)), "does not have the checksum"
     ),
     "another dtype": (
-        lambda at: shard(at, lambda tensors, sums: tensors.update(w=np.ones(3, np.float32))),
-        "and not a frame",
+        lambda at: shard(at, lambda tensors, sums: tensors.update(w=np.ones(3, np.float32))), "and not a frame"
     ),
     "frame checksum": (
-        lambda at: (
-            slime(at, packed(GOOD), checksum_scope="compressed_delta") and shard_of_frame(at / "d")
-        ),
+        lambda at: slime(at, packed(GOOD), checksum_scope="compressed_delta") and shard_of_frame(at / "d"),
         "frame has another checksum",
     ),
-}
+}  # fmt: skip
+
+
+def with_text(at: Path, name: str, value: str | None) -> Path:
+    def change(document: dict[str, Any]) -> None:
+        document["metadata"].pop(name) if value is None else document["metadata"].update(
+            {name: value}
+        )
+
+    return index(at, change)
 
 
 def shard_of_frame(delta: Path) -> Path:
@@ -229,103 +183,59 @@ def shard_of_frame(delta: Path) -> Path:
     return delta
 
 
-TRL: dict[str, tuple[Callable[[Path], Path], str]] = {
-    "outside": (
-        lambda at: trl(at, {"w.indices": np.array([1, 4000], INT32), "w.values": VALUES}),
-        "4000 lies outside of a tensor of 4000",
-    ),
-    "negative": (
-        lambda at: trl(at, {"w.indices": np.array([-1, 3], INT32), "w.values": VALUES}),
-        "A position is -1",
-    ),
-    "descending": (
-        lambda at: trl(at, {"w.indices": np.array([3, 1], INT32), "w.values": VALUES}),
-        "position 1 follows 3",
-    ),
-    "twice": (
-        lambda at: trl(at, {"w.indices": np.array([3, 3], INT32), "w.values": VALUES}),
-        "position 3 follows 3",
-    ),
-    "lengths": (
-        lambda at: trl(at, {"w.indices": np.array([3], INT32), "w.values": VALUES}),
-        "1 positions and 2 values",
-    ),
-    "shape": (
-        lambda at: trl(at, {"w.indices": np.ones((1, 2), INT32), "w.values": VALUES}),
-        "has the shape",
-    ),
-    "position dtype": (
-        lambda at: trl(at, {"w.indices": np.array([1, 3]), "w.values": VALUES}),
-        "Its positions are int64",
-    ),
-    "value dtype": (
-        lambda at: trl(
-            at, {"w.indices": np.array([1, 3], INT32), "w.values": np.ones(2, np.float16)}
-        ),
-        "Its values are float16",
-    ),
-    "no values": (lambda at: trl(at, {"w.indices": np.array([1], INT32)}), "no 'w.values'"),
-    "no positions": (
-        lambda at: trl(at, {"w.values": VALUES, "v.indices": np.array([1], INT32)}),
-        "not 'w.indices'",
-    ),
-    "a stranger": (
-        lambda at: trl(at, {"w.indices": np.array([1, 2], INT32), "w.values": VALUES, "b": VALUES}),
-        "There is 'b'",
-    ),
-    "names": (
-        lambda at: trl(
-            at, {"w.indices": np.array([1, 2], INT32), "w.values": VALUES}, changed_params='["v"]'
-        ),
-        "disagree about 'v'",
-    ),
-    "no list": (
-        lambda at: trl(
-            at, {"w.indices": np.array([1, 2], INT32), "w.values": VALUES}, changed_params="7"
-        ),
-        "not a list of names",
-    ),
-    "unknown name": (
-        lambda at: trl(at, {"u.indices": np.array([1, 2], INT32), "u.values": VALUES}),
-        "it lacks 'u'",
-    ),
-    "version": (
-        lambda at: trl(at, {"w.indices": np.array([1, 2], INT32), "w.values": VALUES}, version="2"),
-        "is '2'; version 1 is read",
-    ),
-    "step": (
-        lambda at: trl(
-            at, {"w.indices": np.array([1, 2], INT32), "w.values": VALUES}, model_version="x"
-        ),
-        "model_version is 'x'",
-    ),
-    "checksum": (
-        lambda at: trl(
-            at, {"w.indices": np.array([1, 2], INT32), "w.values": VALUES}, checksum_sha256="0" * 64
-        ),
-        "does not have the checksum",
-    ),
-    "gap outside": (
-        lambda at: trl(at, {"w.idx": np.array([3990, 9], UINT16), "w.val": VALUES}),
-        "4000 lies outside",
-    ),
-    "wide gaps": (
-        lambda at: trl(at, {"w.idx": np.full(2, 2**32 - 1, np.uint32), "w.val": VALUES}),
-        "lies outside",
-    ),
-    "gap dtype": (
-        lambda at: trl(at, {"w.idx": np.array([1, 3], INT32), "w.val": VALUES}),
-        "Its positions are int32",
-    ),
+Patch = tuple[dict[str, Any], dict[str, str], str]
+"""The tensors and the texts of a delta of TRL, and the words of its error."""
+
+
+def at(places: Any, dtype: Any = INT32, values: Any = VALUES, key: str = "w") -> dict[str, Any]:
+    return {f"{key}.indices": np.array(places, dtype), f"{key}.values": values}
+
+
+def gaps(steps: Any) -> dict[str, Any]:
+    return {"w.idx": steps, "w.val": VALUES}
+
+
+TRL: dict[str, Patch] = {
+    "outside": (at([1, 4000]), {}, "4000 lies outside of a tensor of 4000"),
+    "negative": (at([-1, 3]), {}, "A position is -1"),
+    "descending": (at([3, 1]), {}, "position 1 follows 3"),
+    "twice": (at([3, 3]), {}, "position 3 follows 3"),
+    "lengths": (at([3]), {}, "1 positions and 2 values"),
+    "shape": (at([[1, 1]]), {}, "has the shape"),
+    "position dtype": (at([1, 3], np.int64), {}, "Its positions are int64"),
+    "value dtype": (at([1, 3], values=np.ones(2, np.float16)), {}, "Its values are float16"),
+    "no values": ({"w.indices": np.array([1], INT32)}, {}, "no 'w.values'"),
+    "no positions": ({"w.values": VALUES, "v.indices": np.array([1], INT32)}, {}, "not 'w.indices'"),
+    "a stranger": (at([1, 2]) | {"b": VALUES}, {}, "There is 'b'"),
+    "names": (at([1, 2]), {"changed_params": '["v"]'}, "disagree about 'v'"),
+    "no list": (at([1, 2]), {"changed_params": "7"}, "not a list of names"),
+    "unknown name": (at([1, 2], key="u"), {}, "it lacks 'u'"),
+    "version": (at([1, 2]), {"version": "2"}, "is '2'; version 1 is read"),
+    "step": (at([1, 2]), {"model_version": "x"}, "model_version is 'x'"),
+    "checksum": (at([1, 2]), {"checksum_sha256": "0" * 64}, "does not have the checksum"),
+    "gap outside": (gaps(np.array([3990, 9], UINT16)), {}, "4000 lies outside"),
+    "wide gaps": (gaps(np.full(2, 2**32 - 1, np.uint32)), {}, "lies outside"),
+    "gap dtype": (gaps(np.array([1, 3], INT32)), {}, "Its positions are int32"),
     "a vendor's library": (
-        lambda at: trl(
-            at, {"w.idx": np.array([1, 3], UINT16), "w.val": VALUES}, encoding="nvcomp_cascaded"
-        ),
-        "encoding 'nvcomp_cascaded'",
+        gaps(np.array([1, 3], UINT16)), {"encoding": "nvcomp_cascaded"}, "encoding 'nvcomp_cascaded'"
     ),
+}  # fmt: skip
+ALL: dict[str, Made] = {f"slime, {name}": each for name, each in SLIME.items()}
+ALL |= {
+    f"slime, {name}": (lambda at, frame=frame: slime(at, frame), words) for name, (frame, words) in FRAMES.items()
+}  # fmt: skip
+ALL |= {
+    f"slime, {name}": (lambda at, put=put: slime(at, packed(put), "overwrite"), words)
+    for name, (put, words) in OVERWRITES.items()
 }
-ALL = {f"slime, {name}": each for name, each in SLIME.items()}
-ALL |= {f"trl, {name}": each for name, each in TRL.items()}
+ALL |= {
+    f"slime, {name}": (lambda at, text=text, value=value: with_text(at, text, value), words)
+    for name, (text, value, words) in TEXTS.items()
+}
+ALL |= {
+    f"trl, {name}": (lambda at, tensors=tensors, texts=texts: trl(at, tensors, **texts), words)
+    for name, (tensors, texts, words) in TRL.items()
+}
 
 
 @pytest.fixture(scope="module")

@@ -186,11 +186,6 @@ def test_the_ranks_of_llama_are_not_taken_for_steps(tmp_path: Path) -> None:
         sv.reshard(tmp_path / "consolidated.01.pth", tmp_path / "half.npz")
 
 
-def test_there_is_no_checkpoint_where_nothing_is(tmp_path: Path) -> None:
-    for path in (tmp_path / "no", tmp_path / "no" / "such"):
-        assert error_of(path).cause == f"There is no checkpoint at {path}."
-
-
 @pytest.mark.parametrize("named", ["model", "model.svindex", "data", "folder"])
 def test_data_files_without_their_index_are_told_from_nothing(named: str, tmp_path: Path) -> None:
     """Neither is it a checkpoint of the same prefix, of which the index was lost or never

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.errors import InconsistentTensor, PolicyError
+from shardvar.errors import IncompleteCheckpoint, InconsistentTensor, PolicyError, UnknownKey
 from shardvar.reference.devices import Device, device_scope
 
 KEY = "x/.ATTRIBUTES/VARIABLE_VALUE"
@@ -142,8 +142,11 @@ def test_tensors_of_two_tasks_share_no_file(tmp_path: Path) -> None:
     ):
         with device_scope(Device(device)):
             objects[name] = sv.Variable(X, name=name)
-    with pytest.raises(PolicyError, match="several tasks"):
-        write(tmp_path, Callback(lambda tensors: [one_file(tensors)]), **objects)
+    for policy in (Callback(lambda tensors: [one_file(tensors)]), sv.AllInOnePolicy()):
+        with pytest.raises(
+            PolicyError, match=r"several tasks in file 0: 'a.* of /job:ps.*'c.* of "
+        ):
+            write(tmp_path, policy, **objects)
     assert list(tmp_path.iterdir()) == []
 
     def by_task(tensors: Any) -> list[Any]:
@@ -183,7 +186,11 @@ def test_a_callback_is_told_all_of_a_tensor(tmp_path: Path) -> None:
         (2, 2),
     ) and first.dtype == second.dtype == np.float32
     assert (first.slice_spec, second.slice_spec) == ("6 2 0,4:0,2", "6 2 4,2:0,2")
-    assert first.trackable is variable and "task:2" in first.device
+    assert first.trackable is variable and "task:2" in first.device == first.tensor.device
+    assert first.name == variable.name == first.tensor.name
+    assert callback.given[0][-1].trackable is None and len({*callback.given[0]}) == 3
+    with pytest.raises(AttributeError):
+        first.dtype = None
     np.testing.assert_array_equal(np.asarray(second.tensor), X[4:])
 
 
@@ -218,10 +225,21 @@ def test_the_description_is_saved_and_told_where_restoring_fails(form: str, tmp_
     with debugging"."""
     callback = Callback(lambda tensors: [one_file(tensors)])
     sv.Checkpoint(x=sv.Variable(X)).write(tmp_path / "model", policy=callback, format=form)
+    told = "The checkpoint was written with the policy 'does as it is told'."
     with sv.open_checkpoint(tmp_path / "model") as reader:
         assert reader.metadata.description == "does as it is told"
-    with pytest.raises(InconsistentTensor, match="does as it is told"):
+        with pytest.raises(UnknownKey) as unknown:
+            reader.read("c")
+    with pytest.raises(InconsistentTensor) as inconsistent:
         sv.Checkpoint(x=sv.Variable(X[:2])).read(tmp_path / "model")
+    errors = [unknown, inconsistent]
+    if form == "shardvar":
+        next(tmp_path.glob("*data*")).unlink()
+        with pytest.raises(IncompleteCheckpoint) as missing:
+            sv.load(tmp_path / "model")
+        errors.append(missing)
+    for caught in errors:
+        assert str(caught.value).endswith(told) and str(caught.value).count("was written with") == 1
 
 
 def test_what_exceeds_the_limit_is_a_warning_that_names_it(
@@ -237,21 +255,6 @@ def test_what_exceeds_the_limit_is_a_warning_that_names_it(
         )
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "'s'" in caplog.text and len(report.exceeding) == 1
-
-
-def test_a_policy_works_within_the_files_of_another(tmp_path: Path) -> None:
-    """R-POLICY-17: "first separates tensors by the model they belong to, then shards those with a
-    max shard size"."""
-    tensors = {"a": X, "b": X}
-    by_key = Callback(lambda given: [one_file([each]) for each in given])
-    sv.save(tmp_path / "m", tensors, policy=sv.compose(by_key, sv.MaxShardSizePolicy(32)))
-    with sv.open_checkpoint(tmp_path / "m") as reader:
-        entries = reader.entries()
-        keys = [
-            {entries.slices.key(row) for row in np.flatnonzero(entries.file == file)}
-            for file in range(4)
-        ]
-    assert keys == [{"a"}, {"a"}, {"b"}, {"b"}]
 
 
 def test_a_callback_moves_no_values(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
 
 import shardvar as sv
 from shardvar.errors import (
@@ -21,7 +20,6 @@ from shardvar.errors import (
     InconsistentTensor,
     LayoutError,
     LockHeld,
-    MissingFile,
     OverlappingSlices,
     StorageError,
     TargetExists,
@@ -29,11 +27,11 @@ from shardvar.errors import (
 )
 from shardvar.storage.local import LocalStorage
 from shardvar.storage.posix import LocalReadableFile
+from spec_tests.helpers.damage import flip
 from spec_tests.helpers.shared_saves import (
     Shares,
     demo_share,
     demo_tensors,
-    divided,
     save_all,
     start_process,
 )
@@ -43,21 +41,6 @@ FINISHED = re.compile(r"ck\.svindex|ck\.svdata-[0-9a-f]{16}-\d{5}-of-\d{5}")
 
 def rows(start: int, stop: int, of: int = 4, dtype: Any = np.float32) -> sv.LocalShard:
     return sv.LocalShard(np.arange(start, stop, dtype=dtype), (start,), (of,))
-
-
-@given(divided())
-def test_any_division_over_processes_is_the_checkpoint_that_one_save_writes(
-    tmp_path_factory: pytest.TempPathFactory, drawn: tuple[dict[str, Any], Shares]
-) -> None:
-    tensors, shares = drawn
-    place = tmp_path_factory.mktemp("shares")
-    save_all(place / "ck", shares, "1")
-    sv.save(place / "one", tensors)
-    assert sv.digest(place / "ck").tensors == sv.digest(place / "one").tensors
-    assert sv.verify(place / "ck").ok
-    assert all(
-        FINISHED.fullmatch(name) for name in os.listdir(place) if not name.startswith("one.")
-    )
 
 
 @pytest.mark.smoke
@@ -73,16 +56,6 @@ def test_processes_that_only_share_a_directory_save_one_checkpoint_and_then_anot
             np.array_equal(read[key], array) for key, array in demo_tensors(int(run)).items()
         )
     assert all(FINISHED.fullmatch(name) for name in os.listdir(tmp_path))
-
-
-def test_a_restored_process_reads_its_regions_and_no_others(tmp_path: Path) -> None:
-    save_all(tmp_path / "ck", [demo_share(1, process, 3) for process in range(3)], "1")
-    table = demo_tensors(1)["table"]
-    with sv.open_checkpoint(tmp_path / "ck") as reader:
-        for start, stop in sv.div(13, 5):
-            assert np.array_equal(
-                reader.read("table", sv.Region((start, 0), (stop - start, 4))), table[start:stop]
-            )
 
 
 @pytest.mark.parametrize(
@@ -140,18 +113,6 @@ def test_a_process_may_make_the_folder_after_another_has_begun(later: int, tmp_p
     assert [*tmp_path.glob("*.svindex")] == [folder.with_suffix(".svindex")] * later
 
 
-def test_the_old_checkpoint_is_there_until_the_last_share_is(tmp_path: Path) -> None:
-    path = tmp_path / "ck"
-    sv.save(path, demo_tensors(1))
-    shares = [demo_share(2, process, 3) for process in range(3)]
-    for process in range(3):
-        assert sv.load(path)["step"] == 1
-        sv.save_shards(
-            path, shares[process], process=process, num_processes=3, run="2", commit=process == 2
-        )
-    assert sv.load(path)["step"] == 2
-
-
 def test_processes_that_did_not_save_are_named(tmp_path: Path) -> None:
     for process in (0, 3):
         share = demo_share(1, process, 5)
@@ -198,21 +159,6 @@ def test_of_replicas_that_differ_the_lowest_process_counts_if_the_caller_says_so
         save_all(tmp_path / "ck", shares, "2", replicas="last")
 
 
-def test_a_process_number_that_is_given_twice_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "ck"
-    options: dict[str, Any] = {"process": 1, "num_processes": 3, "run": "1", "commit": False}
-    sv.save_shards(path, demo_share(1, 1, 3), **options)
-    sv.save_shards(
-        path, demo_share(1, 1, 3), **options
-    )  # the same values: a process that was started again
-    for other in (demo_share(1, 2, 3), demo_share(2, 1, 3), {}):
-        with pytest.raises(
-            ArgumentError,
-            match="Process 1 of the run '1' of .*ck has saved already, and other values",
-        ):
-            sv.save_shards(path, other, **options)
-
-
 def test_processes_that_disagree_on_their_number_are_refused_before_they_write(
     tmp_path: Path,
 ) -> None:
@@ -228,25 +174,6 @@ def test_processes_that_disagree_on_their_number_are_refused_before_they_write(
     # The run is poisoned, also for the one that came first.
     with pytest.raises(ArgumentError, match="is one of 2, not 3"):
         sv.save_shards(tmp_path / "ck", demo_share(1, 1, 2), process=1, num_processes=2, **save)
-
-
-def test_a_run_whose_checkpoint_was_replaced_meanwhile_loses(tmp_path: Path) -> None:
-    path = tmp_path / "ck"
-    sv.save(path, demo_tensors(1))
-    options: dict[str, Any] = {"num_processes": 2, "run": "2", "attempt": "a"}
-    sv.save_shards(path, demo_share(2, 0, 2), process=0, commit=False, **options)
-    aside = {
-        name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path) if "svshare" in name
-    }
-    sv.save(path, demo_tensors(3))
-    assert not [name for name in os.listdir(tmp_path) if "svshare" in name]
-    for name, octets in aside.items():  # as if the process had saved its share a moment later
-        (tmp_path / name).write_bytes(octets)
-    with pytest.raises(
-        StorageError, match="Process 0 of the run '2' began when another checkpoint was at"
-    ):
-        sv.save_shards(path, demo_share(2, 1, 2), process=1, **options)
-    assert sv.load(path)["step"] == 3
 
 
 def test_a_run_whose_share_another_writer_removes_while_it_is_written_loses(
@@ -298,31 +225,11 @@ def test_a_writer_that_holds_the_checkpoint_is_waited_for(tmp_path: Path) -> Non
     save_all(tmp_path / "ck", shares, "2")
 
 
-@pytest.mark.parametrize(("change", "error"), [(None, MissingFile), (b"", IncompleteCheckpoint)])
-def test_a_share_whose_data_file_is_lost_or_cut_is_not_committed(
-    change: bytes | None, error: type[Exception], tmp_path: Path
-) -> None:
-    path = tmp_path / "ck"
-    for process in range(2):
-        share = demo_share(1, process, 2)
-        sv.save_shards(path, share, process=process, num_processes=2, run="1", commit=False)
-    data = next(tmp_path.glob("*00001-of-00002.data"))
-    if change is None:
-        data.unlink()
-    else:
-        data.write_bytes(change)
-    with pytest.raises(error, match="00001-of-00002"):
-        sv.commit_shards(path, num_processes=2, run="1")
-    assert not (tmp_path / "ck.svindex").exists()
-
-
 def test_a_share_whose_index_is_damaged_is_not_committed(tmp_path: Path) -> None:
     path = tmp_path / "ck"
     sv.save_shards(path, demo_share(1, 0, 1), process=0, num_processes=1, run="1", commit=False)
     index = next(tmp_path.glob("*.svindex"))
-    octets = bytearray(index.read_bytes())
-    octets[100] ^= 1
-    index.write_bytes(octets)
+    flip(index, 100)
     with pytest.raises(CorruptCheckpoint, match="00000-of-00001"):
         sv.commit_shards(path, num_processes=1, run="1")
 

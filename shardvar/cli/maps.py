@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 
 def execute(arguments: Namespace) -> int:
-    from shardvar.maps.map import Map
-    from shardvar.maps.shipped import shipped_maps
+    from shardvar.maps.map import Map, shipped_maps
     from shardvar.verbs.problems import SCHEMA
 
     name = arguments.name
@@ -66,7 +65,7 @@ def _print_list(names: Sequence[str], arguments: Namespace) -> None:
 
 
 def _print_groups(names: Sequence[str]) -> None:
-    from shardvar.maps.shipped import family_name, shipped_models, split_name
+    from shardvar.maps.map import family_name, shipped_models, split_name
 
     groups: dict[str, list[str]] = {}
     for name in names:

@@ -23,17 +23,20 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from shardvar.engine.encoded import (
+from shardvar.engine.pieces import VerifiedRows
+from shardvar.engine.quantised import (
+    BlockItem,
     Codes,
     EncodedPart,
     EncodedSource,
     Encoder,
+    Floats,
     PartRule,
     Shared,
+    block_entries,
     odd,
+    values_of,
 )
-from shardvar.engine.pieces import VerifiedRows
-from shardvar.engine.quantised import BlockItem, Floats, block_entries, values_of
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Ints, numpy_dtype

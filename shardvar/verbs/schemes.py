@@ -223,7 +223,12 @@ def _integers(m: Coded) -> Quantised:
     if len(numbers) < 2:
         raise m.fault(f"It has the shape {human_shape(numbers)}, and must be a matrix.")
     if m.dtype == "int32":
-        numbers = _words_shape(m)
+        numbers = tuple(m.small("weight_shape", {"int64", "int32"}).tolist())
+        if (*numbers[:-1],) != m.shape[:-1] or len(numbers) != len(m.shape) or numbers[-1] < 0:
+            raise m.fault(
+                f"{m.prefix + 'weight_shape'!r} is {[*numbers]}, and the words have the shape "
+                f"{human_shape(m.shape)}."
+            )
         fitting = [n for n in range(1, 9) if -(-numbers[-1] * n // 32) == m.shape[-1]]
         told = [each.get("num_bits") for each in arguments] or fitting
         fitting = [n for n in fitting if n in told]
@@ -257,16 +262,6 @@ def _integers(m: Coded) -> Quantised:
         zero = m.plane("weight_zero_point", scale.shape, {dtype}, packing=along, values=values)
         steps.insert(0, ("-", replace(zero, block=scale.block, **groups)))
     return m.of(f"int{bits}", numbers, *steps, packing=packing, values=values)
-
-
-def _words_shape(m: Coded) -> Shape:
-    numbers: list[int] = m.small("weight_shape", {"int64", "int32"}).tolist()
-    if len(numbers) != len(m.shape) or tuple(numbers[:-1]) != m.shape[:-1] or numbers[-1] < 0:
-        raise m.fault(
-            f"{m.prefix + 'weight_shape'!r} is {numbers}, and the words have the shape "
-            f"{human_shape(m.shape)}."
-        )
-    return tuple(numbers)
 
 
 def _packed(m: Coded) -> Quantised:

@@ -17,7 +17,7 @@ import pytest
 
 import shardvar as sv
 from shardvar import vectors
-from shardvar.vectors.judge import decode_array, is_array
+from shardvar.vectors.run import decode_array, is_array
 from spec_tests.helpers import paths
 from spec_tests.helpers.native_checkpoints import CASES, GOLDEN
 from spec_tests.helpers.published_vectors import unpacked

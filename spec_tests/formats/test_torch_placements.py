@@ -16,7 +16,7 @@ from shardvar.layout.meshes import (
     dtensor,
     fsdp,
 )
-from shardvar.layout.meshes.mesh import Mesh
+from shardvar.layout.meshes.layout import Mesh
 
 KINDS: dict[DTensorPlacement, Placement] = {
     Shard(0): Placement(0),

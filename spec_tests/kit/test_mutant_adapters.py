@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from shardvar.conformance.report import BROKEN, KEPT, judge, program
 from shardvar.conformance.rules import all_rules
+from shardvar.conformance.session import BROKEN, KEPT, judge, program
 from spec_tests.helpers.paths import DOCS
 from spec_tests.helpers.right_adapter import Right
 from spec_tests.helpers.thoroughness import is_due

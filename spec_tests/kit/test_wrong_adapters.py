@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from shardvar.conformance.adapter import METHODS
-from shardvar.conformance.report import BROKEN, judge, program
 from shardvar.conformance.rules import all_rules
 from shardvar.conformance.rules.cases import LAYOUTS
+from shardvar.conformance.session import BROKEN, judge, program
 from spec_tests.helpers import wrong_adapters
 
 WRONG = wrong_adapters.__name__

@@ -9,7 +9,7 @@ import pytest
 
 from shardvar.errors import ArgumentError
 from shardvar.layout.meshes import deepspeed
-from shardvar.layout.meshes.mesh import Mesh
+from shardvar.layout.meshes.layout import Mesh
 from spec_tests.helpers.layout_tables import local_positions
 
 SHAPES = [[(5, 3), (3,), (2, 2, 3)], [(1,)], [(7,), (), (4, 2)], [(0, 3), (3,)]]

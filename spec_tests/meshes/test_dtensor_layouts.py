@@ -11,7 +11,7 @@ from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
 from shardvar.layout import chunk
 from shardvar.layout.meshes import Layout, Partial, Replicate, Shard, StridedShard, dtensor
 from shardvar.layout.meshes.dtensor import DTensorPlacement
-from shardvar.layout.meshes.mesh import Mesh
+from shardvar.layout.meshes.layout import Mesh
 from spec_tests.helpers.layout_tables import Case, cases, each_row, held, local_positions, recorded
 
 KINDS: dict[str, Any] = {

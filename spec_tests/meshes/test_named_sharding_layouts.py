@@ -8,7 +8,7 @@ import pytest
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError, OutOfRange
 from shardvar.layout.meshes import Layout, Partial, Shard, dtensor, named_sharding
-from shardvar.layout.meshes.mesh import Mesh
+from shardvar.layout.meshes.layout import Mesh
 from spec_tests.helpers.layout_tables import Case, cases, each_row, held, recorded
 
 MESH = Mesh((2, 2), ("x", "y"))

@@ -8,7 +8,7 @@ import pytest
 from shardvar.errors import LayoutError
 from shardvar.layout import div
 from shardvar.layout.meshes import parameter_servers
-from shardvar.layout.meshes.mesh import Mesh
+from shardvar.layout.meshes.layout import Mesh
 from spec_tests.helpers.layout_tables import held
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from shardvar.errors import ArgumentError
 from shardvar.layout.meshes import Replicate, Shard, StridedShard, dtensor, fsdp, named_sharding
-from shardvar.layout.meshes.mesh import Mesh
+from shardvar.layout.meshes.layout import Mesh
 from spec_tests.helpers.layout_tables import held, local_positions
 
 

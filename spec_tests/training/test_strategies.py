@@ -21,7 +21,7 @@ from shardvar.reference.training.strategies import (
     ParameterServerStrategy,
     Strategy,
 )
-from shardvar.reference.training.strategies.hints import Workload
+from shardvar.reference.training.strategies.strategy import Workload
 from shardvar.reference.variables import (
     AggregatingVariable,
     MirroredVariable,

@@ -7,9 +7,9 @@ import numpy as np
 import shardvar as sv
 from shardvar.verbs.compare.comparison import Unreadable
 from shardvar.verbs.compare.digest import DigestReport
+from shardvar.verbs.problems import Unverified
 from shardvar.verbs.reader import LazyTensor
 from shardvar.verbs.reports import WriteReport
-from shardvar.verbs.verdicts import Unverified
 
 
 def test_reports_and_tensors_have_the_types_of_the_reference(tmp_path: Path) -> None:

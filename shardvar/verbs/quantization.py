@@ -3,7 +3,7 @@
     choose    the matrices ``X.weight`` of numbers, except modules that stay
     check     each has floats, and blocks that cut its rows; else an error of its key
     wrap      a source that has codes, and what they share, in the place of these matrices
-              (``engine.encoded``)
+              (``engine.quantised``)
 
 ``quantization.toml`` has a table for each scheme: the tensors that a matrix becomes, the rule of what
 the codes of a block share, the rule of rounding, and the description of the model that loaders

@@ -2,7 +2,7 @@
 
     WriteReport    save, reshard (also of a dry run)
 
-``verdicts`` has the report of ``verify``, and ``compare.comparison`` the one of ``diff``.
+``problems`` has the report of ``verify``, and ``compare.comparison`` the one of ``diff``.
 
 A report holds numbers, texts, other reports and a plan, and knows nothing of open checkpoints. Its
 JSON changes its meaning only with ``SCHEMA``. The drawing functions at the end import

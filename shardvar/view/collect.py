@@ -4,7 +4,7 @@ Most keys share their beginning with the key before them and most shapes occur o
 beginning and each shape is stored once. Most slices are whole tensors, which take one number. A
 tensor thus takes some thirty bytes, and the part of its key that is new.
 
-Columns, style and script as one HTML file.
+The page is the columns, its style and its script in one HTML file.
 """
 
 import base64

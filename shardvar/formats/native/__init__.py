@@ -15,7 +15,7 @@ at a multiple of ``PAYLOAD_ALIGNMENT``; their places are computed on columns. Da
 final names from the start, because a name with a fresh generation in it means nothing until an
 index names it. The commit is one rename, of the new index over the old one. Files that the new
 index does not name are removed after it, by this writer or, if it dies before, by the next; files
-that another checkpoint needs stay (``references``).
+that another checkpoint needs stay (``source``).
 """
 
 import os

@@ -5,7 +5,7 @@ The file names of a native checkpoint, and the names that a person may type for 
 
     PREFIX.svindex                          the table of contents
     PREFIX.svdata-GENERATION-00002-of-00005 data file 2 of 5; there are at most 99999, so five digits are enough
-    PREFIX.svneeds-TOKEN, .svgone-TOKEN     marks of saves that refer to other checkpoints (``references``)
+    PREFIX.svneeds-TOKEN, .svgone-TOKEN     marks of saves that refer to other checkpoints (``source``)
 
 The index gives the generation and the number of files, and its own name gives the prefix. So an
 index cannot lead to another directory, and a checkpoint is renamed by renaming its files. Several

@@ -19,7 +19,7 @@ Shards. PyTorch's distributed checkpoints have slices of larger tensors, of each
     __metadata__["DCP_SHARDING_INFO"]    JSON: {KEY: {"saved_offsets": [int, ...]}}
     __metadata__["DCP_VERSION"]          "1.0"
 
-1. Group. The files of one checkpoint differ only in the numbers of their names (``names``).
+1. Group. The files of one checkpoint differ only in the numbers of their names.
 2. Join. Each header has the beginnings of its slices. A tensor reaches to the end of its last
    slice, since no file has its size. That its slices cover it is a law of every index, which the
    reader checks.

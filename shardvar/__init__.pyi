@@ -12,7 +12,7 @@ from shardvar.layout import Region as Region
 from shardvar.layout import chunk as chunk
 from shardvar.layout import div as div
 from shardvar.layout import div_owner as div_owner
-from shardvar.layout.meshes.mesh import Mesh as Mesh
+from shardvar.layout.meshes.layout import Mesh as Mesh
 from shardvar.layout.shard_counts import FixedShardsPartitioner as FixedShardsPartitioner
 from shardvar.layout.shard_counts import MaxSizePartitioner as MaxSizePartitioner
 from shardvar.layout.shard_counts import MinSizePartitioner as MinSizePartitioner
@@ -56,7 +56,7 @@ from shardvar.reference.variables import initializers as initializers
 from shardvar.reference.variables import variable_creator_scope as variable_creator_scope
 from shardvar.reference.variables import variable_operations as variable_operations
 from shardvar.reference.variables.initial_value import name_scope as name_scope
-from shardvar.reference.objects.image import CheckpointOptions as CheckpointOptions
+from shardvar.reference.objects.checkpoint import CheckpointOptions as CheckpointOptions
 from shardvar.verbs.callbacks import ShardableTensor as ShardableTensor
 from shardvar.verbs.callbacks import ShardingCallback as ShardingCallback
 from shardvar.verbs.callbacks import compose as compose

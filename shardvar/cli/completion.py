@@ -132,7 +132,7 @@ def candidates(words: Sequence[str]) -> Iterator[str]:
         return iter(())
     choices: Iterable[str] = action.choices or ()
     if not choices and (action.metavar == "MAP" or action.dest == "name"):
-        from shardvar.maps.shipped import shipped_maps
+        from shardvar.maps.map import shipped_maps
 
         choices = shipped_maps()  # else, files are offered
     elif not choices and action.metavar == "NAME":

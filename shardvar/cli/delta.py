@@ -7,9 +7,9 @@ from functools import partial
 from shardvar.cli.maps import map_of
 from shardvar.cli.output import answer, note, payload_nbytes, print_json, progress, say, short_path
 from shardvar.errors import ArgumentError
+from shardvar.verbs.delta.contents import DeltaReport, lines_of_delta
 from shardvar.verbs.delta.join import compact_deltas
 from shardvar.verbs.delta.make import delta
-from shardvar.verbs.delta.report import DeltaReport, lines_of_delta
 
 _MOST_LINES = 20
 """The tensors that are listed; with ``--all``, all that changed are."""

@@ -309,7 +309,7 @@ def referred(reader: Reader) -> list[tuple[str, int]]:
     """Return the checkpoints to whose data files this one refers, with the number of files."""
     if reader.format != "shardvar":
         return []
-    from shardvar.formats.native.names import files_of_others  # of one format
+    from shardvar.formats.native.index import files_of_others  # of one format
 
     prefix = os.path.basename(reader.path)
     return [*files_of_others(reader.index.files, prefix).items()]

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 
 def execute(arguments: Namespace) -> int:
-    from shardvar.maps.map import Map
-    from shardvar.maps.shipped import shipped_maps, shipped_models
+    from shardvar.maps.map import Map, shipped_maps, shipped_models
     from shardvar.verbs.problems import SCHEMA
 
     name = arguments.name
@@ -69,7 +68,7 @@ def _print_list(names: Sequence[str], arguments: Namespace) -> None:
 
 
 def _print_groups(names: Sequence[str]) -> None:
-    from shardvar.maps.shipped import family_name, shipped_models, split_name
+    from shardvar.maps.map import family_name, shipped_models, split_name
 
     groups: dict[str, list[str]] = {}
     for name in names:

@@ -52,7 +52,7 @@ from shardvar.errors import ArgumentError, CheckpointError, TargetExists
 from shardvar.formats.table import name_of_target, names_of_target, stem_of_name
 from shardvar.layout.dtypes import NAMES
 from shardvar.layout.meshes import Layout, named_sharding, parameter_servers
-from shardvar.layout.meshes.mesh import Mesh
+from shardvar.layout.meshes.layout import Mesh
 from shardvar.layout.partition import Cut
 from shardvar.pictures.words import message
 from shardvar.planning.index import EntryTable
@@ -68,10 +68,9 @@ from shardvar.verbs.joining import Join, Spec
 from shardvar.verbs.load import open_checkpoint
 from shardvar.verbs.locate import exact_path, find_checkpoint, find_target
 from shardvar.verbs.model_folder import paths_of_components
-from shardvar.verbs.problems import lines_of_problems
+from shardvar.verbs.problems import VerifyReport, lines_of_problems
 from shardvar.verbs.reports import WriteReport, facts_of_write, sizes_of_write
 from shardvar.verbs.reshard import Conversions, reshard
-from shardvar.verbs.verdicts import VerifyReport
 from shardvar.verbs.verify import VerifyOptions
 
 if TYPE_CHECKING:

@@ -39,19 +39,20 @@ from shardvar.formats.table import format_named
 from shardvar.pictures.words import in_command
 from shardvar.verbs.compare.manifest import manifest_beside, read_against, sums_beside
 from shardvar.verbs.locate import Location
-from shardvar.verbs.problems import SCHEMA, lines_of_problems
-from shardvar.verbs.reader import open_found
-from shardvar.verbs.verdicts import (
+from shardvar.verbs.problems import (
     OK,
+    SCHEMA,
     VerifyReport,
     compared_of,
     facts_of_verify,
+    lines_of_problems,
     num_damaged,
     problems_of,
     tally_of,
     undamaged_of,
     verdict_of_verify,
 )
+from shardvar.verbs.reader import open_found
 from shardvar.verbs.verify import (
     VerifyOptions,
     contents_to_verify,

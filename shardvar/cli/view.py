@@ -54,6 +54,7 @@ from shardvar.verbs.reader import Reader, open_found
 from shardvar.verbs.renaming import matches_any
 from shardvar.verbs.reports import WriteReport
 from shardvar.view.collect import (
+    MARK,
     JsonColumns,
     StatisticsByKey,
     choose_keys,
@@ -62,11 +63,12 @@ from shardvar.view.collect import (
     describe_plan,
     file_sizes,
     made_columns,
+    make_page,
+    room_left,
     scalar_columns,
     statistics_that_fit,
     unpacked,
 )
-from shardvar.view.page import MARK, make_page, room_left
 
 _SET = ".index.json"
 """The ending of the index of a set of files, which is a model as long as it is in its folder."""

@@ -43,6 +43,7 @@ import numpy as np
 from shardvar.engine.arithmetic import Evaluation, KeptSums, ReadElements
 from shardvar.engine.arrays import integers_of_ranges
 from shardvar.engine.cast import convert_into
+from shardvar.engine.files import shrink_entries
 from shardvar.engine.lattices import (
     Lattice,
     PanelPart,
@@ -60,7 +61,6 @@ from shardvar.engine.lattices import (
 from shardvar.engine.pieces import ComposedSource, KeptPayloads, Scratch, VerifiedRows
 from shardvar.engine.pool import bytes_of, run_all
 from shardvar.engine.read import Request, read_batch
-from shardvar.engine.write import shrink_entries
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import (

@@ -77,7 +77,13 @@ from shardvar.engine.pool import (
     new_buffer,
     word_of,
 )
-from shardvar.errors import ArgumentError, ArgumentTypeError, InvalidCheckpoint
+from shardvar.errors import (
+    READ_ERRORS,
+    ArgumentError,
+    ArgumentTypeError,
+    InvalidCheckpoint,
+    ReadError,
+)
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import (
     HALVES,
@@ -94,7 +100,7 @@ from shardvar.layout.dtypes import (
 )
 from shardvar.layout.indexing import Gather, Pick, cut_steps, plan_gather
 from shardvar.layout.region import Region, intersect, regions_of_range
-from shardvar.planning.index import EntryTable, take_tensors
+from shardvar.planning.index import EntryTable, of_tensors, take_tensors
 from shardvar.planning.plan import CopyTable, Plan, plan_copies
 from shardvar.planning.slices import Columns, SliceTable, widen
 from shardvar.records import entity, replace
@@ -401,6 +407,19 @@ class Places:
     def moved(self, table: _Table, number: Ints) -> _Table:
         start = table.target_start + self.start[table.target]
         return replace(table, target=number[table.target], target_start=start)
+
+
+def read_each(source: Source, entries: EntryTable) -> list[Array | ReadError]:
+    """Whole tensors as arrays, in order; in the place of one that is damaged, its error."""
+    tensors = entries.slices.tensors
+    try:
+        return [*read_arrays(plan_copies(entries.slices, tensors.whole()), source, entries)]
+    except READ_ERRORS as error:
+        if len(tensors) == 1:
+            return [error]
+        # One by one, so that a damaged tensor does not hide the others.
+        rows = np.arange(len(tensors))
+        return [read_each(source, of_tensors(entries, rows[n : n + 1]))[0] for n in rows]
 
 
 def read_arrays(

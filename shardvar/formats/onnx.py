@@ -87,19 +87,22 @@ class _Type(NamedTuple):
     bits: int = 0  # of an element, if they are less than the payload's
 
 
-_TYPES = {
-    1: _Type("float32", onnx.FLOATS), 2: _Type("uint8", onnx.INT32S), 3: _Type("int8", onnx.INT32S),
-    4: _Type("uint16", onnx.INT32S), 5: _Type("int16", onnx.INT32S), 6: _Type("int32", onnx.INT32S),
-    7: _Type("int64", onnx.INT64S), 8: _Type(STRING, onnx.STRINGS), 9: _Type("bool", onnx.INT32S),
-    10: _Type("float16", onnx.INT32S), 11: _Type("float64", onnx.DOUBLES), 12: _Type("uint32", onnx.UINT64S),
-    13: _Type("uint64", onnx.UINT64S), 14: _Type("complex64", onnx.FLOATS), 15: _Type("complex128", onnx.DOUBLES),
-    16: _Type("bfloat16", onnx.INT32S), 17: _Type("float8_e4m3fn", onnx.INT32S),
-    18: _Type("float8_e4m3fnuz", onnx.INT32S), 19: _Type("float8_e5m2", onnx.INT32S),
-    20: _Type("float8_e5m2fnuz", onnx.INT32S), 21: _Type("uint4", onnx.INT32S, 4), 22: _Type("int4", onnx.INT32S, 4),
-    23: _Type(HALVES, onnx.INT32S), 24: _Type("float8_e8m0fnu", onnx.INT32S),
-    25: _Type("uint2", onnx.INT32S, 2), 26: _Type("int2", onnx.INT32S, 2),
-    27: _Type("float6_e2m3fn", onnx.INT32S, 6), 28: _Type("float6_e3m2fn", onnx.INT32S, 6),
+_NUMBERED = (
+    "float32 uint8 int8 uint16 int16 int32 int64 string bool float16 float64 uint32 uint64 "
+    "complex64 complex128 bfloat16 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz "
+    "uint4 int4 float4_e2m1fn_packed float8_e8m0fnu uint2 int2 float6_e2m3fn float6_e3m2fn"
+).split()
+_FIELDS = {
+    "float32": onnx.FLOATS, "complex64": onnx.FLOATS, "float64": onnx.DOUBLES, "complex128": onnx.DOUBLES,
+    "int64": onnx.INT64S, "uint32": onnx.UINT64S, "uint64": onnx.UINT64S, STRING: onnx.STRINGS,
 }  # fmt: skip
+_BITS = {
+    "uint2": 2, "int2": 2, "uint4": 4, "int4": 4, "float6_e2m3fn": 6, "float6_e3m2fn": 6,
+}  # fmt: skip
+_TYPES = {
+    number: _Type(name, _FIELDS.get(name, onnx.INT32S), _BITS.get(name, 0))
+    for number, name in enumerate(_NUMBERED, 1)
+}
 """The data types by their numbers. ONNX packs ``float4_e2m1fn`` as the packed dtype does."""
 
 

@@ -212,21 +212,19 @@ def formats_of(names: Sequence[str], name: str) -> Iterator[Format]:
     ['shardvar']
     """
     if not name:
-        return _formats_in(names)
+        told = {name: format_of_name(name) for name in names}
+        others = [name for name in names if not told[name]]
+        marked = {form for form in told.values() if form}
+        marked |= {form for form, known in _BUILT_IN.items() if any(map(known.mark.search, others))}
+        marks = "|".join(known.mark.pattern for known in _BUILT_IN.values())
+        mark = re.compile(rf"(?:{marks})(?:\w*-?\d{{5}}-of-\d{{5}})?\Z")  # not of "a.npzx"
+        # A Universal Checkpoint without the states of its model has folders and no file.
+        if not marked or not all(
+            mark.search(name) or ending_of_other_files(name) for name in others
+        ):
+            marked |= _ANY_NAME
+        return map(format_named, [*filter(marked.__contains__, _BUILT_IN), *_added()])
     return all_formats() if name in names else formats_named(names, name)
-
-
-def _formats_in(names: Sequence[str]) -> Iterator[Format]:
-    told = {name: format_of_name(name) for name in names}
-    others = [name for name in names if not told[name]]
-    marked = {form for form in told.values() if form}
-    marked |= {form for form, known in _BUILT_IN.items() if any(map(known.mark.search, others))}
-    marks = "|".join(known.mark.pattern for known in _BUILT_IN.values())
-    mark = re.compile(rf"(?:{marks})(?:\w*-?\d{{5}}-of-\d{{5}})?\Z")  # not of "a.npzx"
-    # A Universal Checkpoint without the states of its model has folders and no file.
-    if not marked or not all(mark.search(name) or ending_of_other_files(name) for name in others):
-        marked |= _ANY_NAME
-    return map(format_named, [*filter(marked.__contains__, _BUILT_IN), *_added()])
 
 
 def formats_named(names: Sequence[str], name: str) -> Iterator[Format]:

@@ -272,7 +272,12 @@ def odd_values(payload: memoryview, name: str) -> int:
     """
     name = _COMPONENTS.get(name, name)
     if name not in _EXPONENTS:
-        return _odd_bytes(payload, name)
+        # Of elements of one byte there are only 256.
+        if not is_floating(name) or not has_values(name) or numpy_dtype(name).itemsize > 1:
+            return 0
+        numbers = np.arange(256, dtype=np.uint8).view(numpy_dtype(name)).astype(np.float32)
+        kinds = np.isnan(numbers) + 2 * np.isinf(numbers).astype(np.uint8)
+        return int(np.bitwise_or.reduce(kinds[np.frombuffer(payload, np.uint8)], initial=0))
     dtype, mask = _EXPONENTS[name]
     # Integers: comparisons of floats are slower, and NumPy has none for most small ones.
     values, flags = np.frombuffer(payload, dtype), 0
@@ -283,15 +288,6 @@ def odd_values(payload: memoryview, name: str) -> int:
             fractions = some[exponents == mask] & ((mask & -mask) - 1)
             flags |= bool(fractions.any()) | 2 * (not fractions.all())
     return flags
-
-
-def _odd_bytes(payload: memoryview, name: str) -> int:
-    """As ``odd_values``, of elements of one byte: there are only 256."""
-    if not is_floating(name) or not has_values(name) or numpy_dtype(name).itemsize > 1:
-        return 0
-    values = np.arange(256, dtype=np.uint8).view(numpy_dtype(name)).astype(np.float32)
-    kinds = np.isnan(values) + 2 * np.isinf(values).astype(np.uint8)
-    return int(np.bitwise_or.reduce(kinds[np.frombuffer(payload, np.uint8)], initial=0))
 
 
 def widen_numbers(array: Array) -> Array:

@@ -344,7 +344,13 @@ def _parse(reader: "_Reader") -> MapRule:
     sides = [*reader.tensors, *([] if target is None else [target])]
     texts = {name for side in sides for name in side.key.texts()}
     sides = [_with_texts(side, sides) if texts else side for side in sides]
-    tensors = _with_ranges(sides[: len(reader.tensors)])
+    tensors = tuple(sides[: len(reader.tensors)])
+    # A range of an index holds for all tensors that give no other one.
+    common = {name: given for side in tensors for name, given in side.ranges.items()}
+    tensors = tuple(
+        replace(side, ranges={n: common[n] for n in side.indices() if n in common} | side.ranges)
+        for side in tensors
+    )
     target = None if target is None else sides[-1]
     rule = MapRule(
         *(reader.text, anchor_of(tensors, target), target, is_again, is_rest, tree, tensors),
@@ -352,15 +358,6 @@ def _parse(reader: "_Reader") -> MapRule:
     )
     is_moved = tree == ("tensor", 0) and not dtype and not rule.is_hidden
     return replace(rule, tree=None, tensors=(), origins=()) if is_moved else rule
-
-
-def _with_ranges(tensors: Sequence[Side]) -> tuple[Side, ...]:
-    """The tensors, where a range of an index holds for all that give no other one."""
-    common = {name: given for side in tensors for name, given in side.ranges.items()}
-    return tuple(
-        replace(side, ranges={n: common[n] for n in side.indices() if n in common} | side.ranges)
-        for side in tensors
-    )
 
 
 def anchor_of(tensors: Sequence[Side], target: Side | None) -> Side:

@@ -3,7 +3,7 @@ language.
 
 They are packed in ``vectors.zip`` next to this file, as 750 small files would be half of the wheel.
 ``shardvar vectors --out DIR`` unpacks them to a directory, and their ``README.md`` explains how to
-read them. This module decodes nothing but the JSON of a group; ``judge`` compares answers, and
+read them. This module decodes nothing but the JSON of a group; ``run`` compares answers, and
 ``python -m shardvar.vectors`` runs all vectors on an implementation.
 """
 

@@ -2,14 +2,15 @@
 
 ``Coded`` answers the questions of the functions that build tensors (``schemes``): is a tensor
 there, has it the dtype and the shape that the codes need, which values has a small one. An answer
-that does not fit is a fault of the codes, by their key and scheme.
+that does not fit is a fault of the codes, by their key and scheme. Tensors are named without
+their ``prefix``.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite, prod
 from typing import Any
 
-from shardvar.engine.quantised import Plane, Quantised
+from shardvar.engine.quantised import Plane, Quantised, values_of
 from shardvar.errors import InvalidCheckpoint, ReadError, UnsupportedError
 from shardvar.layout.dtypes import ITEMSIZES, Array, Shape, code
 from shardvar.pictures.words import human_shape
@@ -28,6 +29,7 @@ _MOST = 1 << 56
 """The most elements of a tensor."""
 ALL = 1 << 62
 """An extent of a block that has all rows, or all columns."""
+E8M0 = "float8_e8m0fnu"
 
 
 @frozen
@@ -66,6 +68,18 @@ class Coded:
     key: str  # The key of the codes
     scheme: str
     members: list[str] = field(default_factory=list)  # The keys of the tensors that were taken
+    prefix: str = ""  # The beginning of their keys: the layer, unless the scheme has another one
+
+    def __post_init__(self) -> None:
+        self.prefix = self.base
+
+    @property
+    def dtype(self) -> str:
+        return self.stored.facts[self.key][0]
+
+    @property
+    def shape(self) -> Shape:
+        return self.stored.facts[self.key][1]
 
     @property
     def model(self) -> Model:
@@ -80,7 +94,7 @@ class Coded:
         return self.base[:-1]
 
     def has(self, name: str) -> bool:
-        return self.base + name in self.stored.facts
+        return self.prefix + name in self.stored.facts
 
     def fault(self, cause: str, remedy: str = "") -> InvalidCheckpoint:
         return InvalidCheckpoint(
@@ -93,7 +107,14 @@ class Coded:
             KEEP,
         )
 
-    def need(self, key: str, dtypes: Iterable[str]) -> tuple[str, Shape]:
+    def undescribed(self, cause: str = "does not describe it") -> UnsupportedError:
+        return self.refusal(f"{self.model.config} {cause}")
+
+    def key_of(self, name: str) -> str:
+        return name if name == self.key else self.prefix + name
+
+    def need(self, name: str, dtypes: Iterable[str]) -> tuple[str, Shape]:
+        key = self.key_of(name)
         if key in self.stored.wrong:
             raise self.stored.wrong[key].at(repr(self.key))
         if key not in self.stored.facts:
@@ -103,19 +124,22 @@ class Coded:
             raise self.fault(
                 f"{key!r} is {dtype}, which is not one of {', '.join(sorted(dtypes))}."
             )
-        self.members += [key] if key not in self.members else []
+        self.members += [key] if key not in (self.key, *self.members) else []
         return dtype, shape
 
     def plane(
         self,
-        key: str,
+        name: str,
         matrix: Sequence[int],
         dtypes: Iterable[str],
         blocks: Sequence[tuple[int, int]] = ((1, 1),),
         **more: Any,
     ) -> Plane:
-        """The plane of a tensor: one number for each block, of the first size that fits."""
-        dtype, shape = self.need(key, dtypes)
+        """The plane of a tensor: one number for each block, of the first size that fits. Bytes are
+        exponents, unless they have ``values``."""
+        key, (dtype, shape) = self.key_of(name), self.need(name, dtypes)
+        if dtype == "uint8":
+            more = {"values": values_of(E8M0)} | more
         itemsize = int(ITEMSIZES[code(dtype)])
         planes = [
             Plane(key, lead + grid, **more, block=block)
@@ -133,35 +157,48 @@ class Coded:
             f"The size of blocks is in {self.model.config}.",
         )
 
-    def small(self, key: str, dtypes: Iterable[str]) -> Array:
-        self.need(key, dtypes)
-        if key not in self.stored.small:
-            raise self.fault(f"The values of {key!r} cannot be read.")
-        return self.stored.small[key]
+    def groups(self, name: str, extent: int, axis: int = -1) -> dict[str, Any]:
+        """The fields of a plane whose blocks have an order of their own, if a tensor holds it."""
+        if not self.has(name):
+            return {}
+        return {"groups": self.plane(name, (1, extent), {"int32", "int64"}).key, "axis": axis}
+
+    def small(self, name: str, dtypes: Iterable[str]) -> Array:
+        self.need(name, dtypes)
+        if (values := self.stored.small.get(self.prefix + name)) is None:
+            raise self.fault(f"The values of {self.prefix + name!r} cannot be read.")
+        return values.reshape(-1)
 
     def number(self, name: str) -> int:
-        values = self.small(self.base + name, {"int32", "int64", "uint8"})
+        values = self.small(name, {"int32", "int64", "uint8"})
         if values.size != 1:
-            raise self.fault(f"{self.base + name!r} has {values.size} numbers, and must have one.")
-        return int(values.reshape(-1)[0])
+            raise self.fault(
+                f"{self.prefix + name!r} has {values.size} numbers, and must have one."
+            )
+        return int(values[0])
 
-    def text(self, key: str) -> str:
-        return self.small(key, {"uint8"}).tobytes().decode("utf-8", "replace")
+    def text(self, name: str) -> str:
+        return self.small(name, {"uint8"}).tobytes().decode("utf-8", "replace")
 
-    def factor(self, key: str) -> Plane:
+    def factor(self, name: str) -> Plane:
         """One number for all, which must be finite and positive."""
-        values = self.small(key, {"float32"}).reshape(-1).tolist()
+        values = self.small(name, {"float32"}).tolist()
         if len(values) == 1 and not (isfinite(values[0]) and values[0] > 0):
-            raise self.fault(f"The scale {values[0]} of {key!r} is not a positive number.")
-        return replace(self.plane(key, (1, 1), {"float32"}), block=(ALL, ALL))
+            raise self.fault(
+                f"The scale {values[0]} of {self.prefix + name!r} is not a positive number."
+            )
+        return replace(self.plane(name, (1, 1), {"float32"}), block=(ALL, ALL))
 
-    def of(self, plane: Plane, kind: str, **more: Any) -> Quantised:
-        shape = more.pop("shape", plane.shape)
-        if prod(max(extent, 1) for extent in shape) > _MOST:
-            raise self.fault(f"Its numbers have the shape {human_shape(shape)}.")
-        self.members.remove(self.key)
-        new = more.pop("new", f"{self.base}weight")
-        return Quantised(new, shape, plane, (self.key, *self.members), kind, **more)
+    def of(
+        self, kind: str, matrix: Shape, *steps: tuple[str, Plane | float], **more: Any
+    ) -> Quantised:
+        """The tensor of a matrix of codes: of its shape and as the weight of the layer, without others."""
+        codes = {name: more.pop(name, None) for name in ("packing", "values")}
+        more = {"key": f"{self.base}weight", "shape": matrix} | more
+        if prod(max(extent, 1) for extent in more["shape"]) > _MOST:
+            raise self.fault(f"Its numbers have the shape {human_shape(more['shape'])}.")
+        plane = self.plane(self.key, matrix, {self.dtype}, steps=steps, **codes)
+        return Quantised(plane=plane, members=(self.key, *self.members), kind=kind, **more)
 
     def columns(self, shape: Shape, bits: int, itemsize: int = 4) -> Shape:
         if len(shape) < 2 or 8 * itemsize * shape[-1] % bits:

@@ -21,11 +21,9 @@ from itertools import chain
 from math import prod
 from typing import Any, cast
 
-import numpy as np
-
 from shardvar.engine.pieces import VerifiedRows
 from shardvar.engine.quantised import BlockItem, Plane, Quantised, ScaledSource, block_entries
-from shardvar.engine.read import read_arrays
+from shardvar.engine.read import read_each
 from shardvar.errors import (
     READ_ERRORS,
     ArgumentError,
@@ -38,17 +36,15 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import read_beginning
 from shardvar.formats.protocol import Source, WrappedSource
-from shardvar.layout.dtypes import Array, Ints, Shape, parse_dtype
+from shardvar.layout.dtypes import Ints, Shape, parse_dtype
 from shardvar.pictures.words import count, named
 from shardvar.planning.index import (
     EntryTable,
     TableIndex,
     concatenate_entries,
     find_faults,
-    of_tensors,
     take_tensors,
 )
-from shardvar.planning.plan import plan_copies
 from shardvar.records import field, frozen, replace
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.coded import CONFIG, DTYPES, KEEP, Model, StoredTensors, is_block
@@ -400,7 +396,9 @@ def read_stored(source: Source, entries: EntryTable, storage: Storage | None) ->
         for key, (dtype, shape) in facts.items()
         if layer_of(key)[1].endswith(SMALL) and prod(shape) <= _MOST_SMALL and key not in wrong
     ]
-    small = _read_small(source, take_tensors(entries, {*names})) if names else {}
+    chosen = take_tensors(entries, {*names})
+    values = read_each(source, chosen) if names else []
+    small = dict(zip(chosen.slices.tensors.keys, values, strict=True))
     wrong |= {key: each for key, each in small.items() if isinstance(each, ReadError)}
     return StoredTensors(
         facts,
@@ -417,21 +415,6 @@ def read_stored(source: Source, entries: EntryTable, storage: Storage | None) ->
 
 _MOST_SMALL = 1 << 12
 """The elements of a small tensor."""
-
-
-def _read_small(source: Source, entries: EntryTable) -> dict[str, Array | ReadError]:
-    tensors = entries.slices.tensors
-    try:
-        plan = plan_copies(entries.slices, tensors.whole())
-        return dict(zip(tensors.keys, read_arrays(plan, source, entries), strict=True))
-    except READ_ERRORS as error:
-        if len(tensors) == 1:
-            return {tensors.keys[0]: error}
-        # One by one, so that a damaged tensor does not hide the others.
-        each = [
-            _read_small(source, of_tensors(entries, np.array([n]))) for n in range(len(tensors))
-        ]
-        return {key: value for found in each for key, value in found.items()}
 
 
 def read_model(storage: Storage) -> Model:

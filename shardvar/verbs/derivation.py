@@ -32,8 +32,8 @@ import numpy as np
 
 from shardvar._version import __version__
 from shardvar.engine.cast import CastSource
-from shardvar.engine.encoded import EncodedSource
 from shardvar.engine.pool import Progress
+from shardvar.engine.quantised import EncodedSource
 from shardvar.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -45,7 +45,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import read_beginning, write_file
 from shardvar.formats.protocol import Format
-from shardvar.layout.meshes.mesh import Mesh
+from shardvar.layout.meshes.layout import Mesh
 from shardvar.limits import MAX_MANIFEST_NBYTES
 from shardvar.maps.map import Map, chosen, with_files
 from shardvar.maps.matching import PREFIX, exact_number, read_beside, sizes_at

@@ -26,8 +26,7 @@ import numpy as np
 
 from shardvar.layout.dtypes import Ints, Shape
 from shardvar.layout.meshes.dtensor import Replicate, Shard, dtensor, fsdp
-from shardvar.layout.meshes.layout import Layout
-from shardvar.layout.meshes.mesh import Intervals, Mesh, div_bounds
+from shardvar.layout.meshes.layout import Intervals, Layout, Mesh, div_bounds
 from shardvar.layout.meshes.named_sharding import parameter_servers
 from shardvar.layout.partition import Sizes, chunk, div
 from shardvar.planning.index import EntryTable

@@ -37,7 +37,7 @@ from typing import Any
 from shardvar.errors import ArgumentError, InconsistentTensor, UnsupportedError
 from shardvar.layout.dtypes import Shape, is_whole
 from shardvar.layout.meshes import named_sharding
-from shardvar.layout.meshes.mesh import Mesh, check_mesh
+from shardvar.layout.meshes.layout import Mesh, check_mesh
 from shardvar.layout.meshes.named_sharding import SpecEntry
 from shardvar.limits import MAX_NAMED
 from shardvar.maps.map import numbered

@@ -302,7 +302,7 @@ def _unfinished_error(
     left = unfinished_files(names, stem_of_name(name, format_of_name(name) or ""))
     left = left or [each for each in unfinished_files(names, "") if each == name]
     if left:
-        from shardvar.formats.native.references import without_needed  # only to explain
+        from shardvar.formats.native.source import without_needed  # only to explain
 
         left = without_needed(storage, left)
     if not left:
@@ -627,7 +627,7 @@ def all_in(folder: Storage) -> list[Location]:
         if side_of(form.name):
             others |= {name: form for name in form.locate(folder, "") if name not in others}
     if any(".safetensors" in name for name in names):
-        from shardvar.formats.safetensors.names import all_checkpoints  # of one format
+        from shardvar.formats.safetensors.source import all_checkpoints  # of one format
 
         others |= dict.fromkeys(all_checkpoints(folder), format_named("safetensors"))
     here = [each for each in found if each.storage == folder]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
-from shardvar.engine.encoded import EncodedSource
+from shardvar.engine.quantised import EncodedSource
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.files import look_into, put_in_place
 from shardvar.formats.protocol import Source

@@ -3,7 +3,7 @@
     choose    the matrices ``X.weight`` of numbers, except modules that stay
     check     each has floats, and blocks that cut its rows; else an error of its key
     wrap      a source that has codes, and their scales, in the place of these matrices
-              (``engine.encoded``)
+              (``engine.quantised``)
 
 ``quantization.toml`` has a table for each scheme: the tensors that a matrix becomes, the rule of what
 the codes of a block share, the rule of rounding, and the description of the model that loaders
@@ -23,17 +23,20 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from shardvar.engine.encoded import (
+from shardvar.engine.pieces import VerifiedRows
+from shardvar.engine.quantised import (
+    BlockItem,
     Codes,
     EncodedPart,
     EncodedSource,
     Encoder,
+    Floats,
     PartRule,
     Shared,
+    block_entries,
     odd,
+    values_of,
 )
-from shardvar.engine.pieces import VerifiedRows
-from shardvar.engine.quantised import BlockItem, Floats, block_entries, values_of
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import Ints, numpy_dtype

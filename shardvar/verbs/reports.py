@@ -2,7 +2,7 @@
 
     WriteReport    save, reshard (also of a dry run)
 
-``verdicts`` has the report of ``verify``, and ``compare.comparison`` the one of ``diff``.
+``problems`` has the report of ``verify``, and ``compare.comparison`` the one of ``diff``.
 
 A report holds numbers, texts, other reports and a plan, and knows nothing of open checkpoints. Its
 JSON changes its meaning only with ``SCHEMA``. The drawing functions at the end import
@@ -127,7 +127,7 @@ class WriteReport:
         return {"schema": SCHEMA, **fields, "num_files": self.num_files}
 
     def _repr_html_(self) -> str:
-        from shardvar.pictures.table import Markup, bar, html_block, html_table
+        from shardvar.pictures.drawings import Markup, bar, html_block, html_table
 
         about = [
             f"{self.format} format", count(self.num_tensors, "tensor"), count(self.num_slices, "slice"),
@@ -195,7 +195,7 @@ def as_html(
     num_files: int,
     num_settings: int,
 ) -> str:
-    from shardvar.pictures.table import Markup, bad, bar, html_block, html_table
+    from shardvar.pictures.drawings import Markup, bad, bar, html_block, html_table
 
     tensors = entries.slices.tensors
     rows_of, num_slices = tensors.rows(), np.bincount(entries.slices.tensor, minlength=len(tensors))

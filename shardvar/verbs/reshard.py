@@ -55,10 +55,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardvar.engine.cast import CastSource, cast_entries
-from shardvar.engine.encoded import EncodedSource
 from shardvar.engine.mapped import MappedSource, mapped
 from shardvar.engine.pool import Progress
-from shardvar.engine.quantised import BlockSource
+from shardvar.engine.quantised import BlockSource, EncodedSource
 from shardvar.errors import (
     ArgumentError,
     CorruptCheckpoint,
@@ -576,7 +575,9 @@ def rewrite(
     gone = {each.key for each in lost if each.key is not None} if lost else set[str]()
     chosen = _select(reader, kept, objects, changes, gone)
     metadata = _metadata(reader, chosen, objects, lost)
-    payloads, partition, ties = chosen.source, chosen.partition, _ties_of(reader, chosen)
+    payloads, partition, names = chosen.source, chosen.partition, chosen.names
+    ties = {**find_ties(take_tensors(reader.entries(), names)), **reader.metadata.ties}
+    ties = {names[key]: names[first] for key, first in ties.items()}
     entries, untied = chosen.entries, tuple(ties.items())
     # Tied tensors become the same bytes in the target only if nothing changes them.
     is_same = changes.conversions == _UNCHANGED and not isinstance(partition, Mapping)
@@ -732,11 +733,6 @@ class _Chosen(NamedTuple):
     encodings: Mapping[str, str]
     """The encodings of blocks, by new names."""
     partition: Partitions
-
-
-def _ties_of(reader: Reader, chosen: _Chosen) -> dict[str, str]:
-    ties = {**find_ties(take_tensors(reader.entries(), chosen.names)), **reader.metadata.ties}
-    return {chosen.names[key]: chosen.names[first] for key, first in ties.items()}
 
 
 def _select(

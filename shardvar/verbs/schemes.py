@@ -38,6 +38,7 @@ from shardvar.records import replace
 from shardvar.verbs.coded import (
     ALL,
     DTYPES,
+    E8M0,
     Coded,
     StoredTensors,
     as_matrix,
@@ -56,13 +57,13 @@ EIGHT_BITS = {
     "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz",
     "float8_e5m2", "float8_e5m2fnuz",
 }  # fmt: skip
-_E8M0 = "float8_e8m0fnu"
 _E4M3 = "float8_e4m3fn"
-_EXPONENTS = {_E8M0, "uint8"}
+_EXPONENTS = {E8M0, "uint8"}
 _FLOATS = {"float32", "bfloat16", "float16"}
 _SCALES = {*_FLOATS, *_EXPONENTS}
 _WORDS = {"int32", "uint32"}
 _BYTES = np.arange(256, dtype=np.float32)
+_Step = tuple[str, Plane | float]
 
 SMALL = (
     "weight_shape", "weight_global_scale", "weight_scale_2", "quant_map", "bitsandbytes__nf4",
@@ -82,7 +83,7 @@ def _is_float8(stored: StoredTensors, key: str) -> bool:
         return bool(names)
     # Two numbers of 4 bits in a byte, as DeepSeek-V4 has them: only with exponents.
     is_packed = dtype in ("int8", "uint8")
-    return is_packed and any(stored.facts[name][0] == _E8M0 for name in names)
+    return is_packed and any(stored.facts[name][0] == E8M0 for name in names)
 
 
 def _float8_scales(stored: StoredTensors, key: str) -> list[str]:
@@ -94,30 +95,23 @@ def _float8_scales(stored: StoredTensors, key: str) -> list[str]:
 
 
 def _float8(m: Coded) -> Quantised:
-    dtype, shape = m.need(m.key, {*EIGHT_BITS, "int8", "uint8"})
     names = _float8_scales(m.stored, m.key)
     if len(names) > 1:
         raise m.fault(f"It has two sets of scales: {named(names)}.", "Remove one of them.")
     (name,) = names
-    is_packed = dtype not in EIGHT_BITS
-    numbers = (*shape[:-1], shape[-1] * 2) if is_packed else shape
+    m.prefix, shape = "", m.shape
     scale_dtype, scale_shape = m.need(name, _SCALES)
-    is_exponent = scale_dtype in _EXPONENTS
-    blocks = [_MX_BLOCK]
-    if not is_packed:
-        blocks = _group_blocks(m, numbers, "float") or [
-            m.model.block,
-            *([_MX_BLOCK] if is_exponent else []),
-        ]
-        # One number cannot be taken for one of several blocks. Rows have scales only without "inv".
-        blocks += [(ALL, ALL)] if prod(scale_shape) == 1 else []
-        blocks += [] if name.endswith("_inv") else [(1, ALL)]
-    values = values_of(_E8M0) if scale_dtype == "uint8" else None
-    matrix = as_matrix(numbers)
-    scale = m.plane(name, matrix, _SCALES, blocks, values=values)
-    packing, codes = (Packing(4), values_of("float4_e2m1fn")) if is_packed else (None, None)
-    plane = Plane(m.key, matrix, packing, codes, (("*", scale),))
-    return m.of(plane, "MXFP4" if is_packed else "FP8", shape=numbers, new=m.key)
+    if m.dtype not in EIGHT_BITS:
+        shape = (*shape[:-1], shape[-1] * 2)
+        scale = m.plane(name, as_matrix(shape), _SCALES, [_MX_BLOCK])
+        return _four(m, "MXFP4", as_matrix(shape), ("*", scale), shape=shape, key=m.key)
+    exponents = [_MX_BLOCK] if scale_dtype in _EXPONENTS else []
+    blocks = _group_blocks(m, shape, "float") or [m.model.block, *exponents]
+    # One number cannot be taken for one of several blocks. Rows have scales only without "inv".
+    blocks += [(ALL, ALL)] if prod(scale_shape) == 1 else []
+    blocks += [] if name.endswith("_inv") else [(1, ALL)]
+    scale = m.plane(name, as_matrix(shape), _SCALES, blocks)
+    return m.of("FP8", as_matrix(shape), ("*", scale), shape=shape, key=m.key)
 
 
 def _is_blocks(stored: StoredTensors, key: str) -> bool:
@@ -126,31 +120,41 @@ def _is_blocks(stored: StoredTensors, key: str) -> bool:
 
 
 def _blocks(m: Coded) -> Quantised:
-    _, stored = m.need(m.key, {"uint8"})
-    scales = f"{m.key.removesuffix('blocks')}scales"
-    if len(stored) < 3:
-        raise m.fault(f"It has the shape {human_shape(stored)}, and blocks are in rows.")
-    numbers = (*stored[:-2], stored[-2] * 32)
-    scale = m.plane(scales, as_matrix(numbers), {"uint8"}, [_MX_BLOCK], values=values_of(_E8M0))
-    packing = Packing(4, inner=16)
-    plane = Plane(m.key, as_matrix(numbers), packing, values_of("float4_e2m1fn"), (("*", scale),))
+    if len(m.shape) < 3:
+        raise m.fault(f"It has the shape {human_shape(m.shape)}, and blocks are in rows.")
+    m.prefix = m.key.removesuffix("blocks")
+    shape = (*m.shape[:-2], m.shape[-2] * 32)
+    matrix = as_matrix(shape)
+    scale = m.plane("scales", matrix, {"uint8"}, [_MX_BLOCK])
     # As transformers does for GPT-OSS, whose layers multiply from the left: [experts, in, out].
-    is_transposed = m.key.endswith("_blocks") and len(numbers) == 3
-    shape = (numbers[0], numbers[2], numbers[1]) if is_transposed else numbers
-    new = m.key[: -len("_blocks")]
-    return m.of(plane, "MXFP4", shape=shape, new=new, is_transposed=is_transposed)
+    is_transposed = m.key.endswith("_blocks") and len(shape) == 3
+    shape = (shape[0], shape[2], shape[1]) if is_transposed else shape
+    return _four(m, "MXFP4", matrix, ("*", scale), packing=Packing(4, inner=16), shape=shape,
+                 key=m.key[: -len("_blocks")], is_transposed=is_transposed)  # fmt: skip
 
 
-def _nvfp4(m: Coded, scale: str, **more: Any) -> tuple[Plane, Plane]:
-    _, shape = m.need(m.key, {"uint8"})
-    matrix = m.columns(shape, 4, 1)
-    m.group_block(matrix[-1], _NV_BLOCK[1])
-    scales = m.plane(scale, matrix, {_E4M3}, [_NV_BLOCK], **more)
-    return Plane(m.key, matrix, Packing(4), values_of("float4_e2m1fn")), scales
+def _four(m: Coded, kind: str, matrix: Shape, *steps: _Step, **more: Any) -> Quantised:
+    more = {"packing": Packing(4), "values": values_of("float4_e2m1fn")} | more
+    return m.of(kind, matrix, *steps, **more)
 
 
-def _scaled(plane: Plane, *steps: tuple[str, Plane | float]) -> Plane:
-    return replace(plane, steps=(*plane.steps, *steps))
+def _rows_of_four(
+    m: Coded, scale: str, block: tuple[int, int], dtype: str, **more: Any
+) -> tuple[Shape, Plane]:
+    matrix = m.columns(m.shape, 4, 1)
+    m.group_block(matrix[-1], block[1])
+    return matrix, m.plane(scale, matrix, {dtype}, [block], **more)
+
+
+def _nvfp4(m: Coded, sign: str, factor: str, **more: Any) -> tuple[Shape, _Step]:
+    """The shape of a matrix, and the step by scales that have one scale themselves."""
+    matrix, scales = _rows_of_four(m, "weight_scale", _NV_BLOCK, _E4M3, **more)
+    return matrix, ("*", replace(scales, steps=((sign, m.factor(factor)),)))
+
+
+def _mxfp4(m: Coded) -> Quantised:
+    matrix, scales = _rows_of_four(m, "weight_scale", _MX_BLOCK, "uint8")
+    return _four(m, "MXFP4", matrix, ("*", scales))
 
 
 # --- compressed-tensors
@@ -214,86 +218,58 @@ def _group_blocks(m: Coded, numbers: Shape, kind: str) -> list[tuple[int, int]]:
 
 def _integers(m: Coded) -> Quantised:
     """Integers in words, whose zero points are packed along the rows, or one in each byte."""
-    dtype, stored = m.need(m.key, {"int32", "int8"})
-    scale_key, zero_key = m.base + "weight_scale", m.base + "weight_zero_point"
-    numbers, bits, packing, values = stored, 8, None, None
+    numbers, bits, packing, values = m.shape, 8, None, None
     arguments = _arguments(m, "int")
-    if len(stored) < 2:
-        raise m.fault(f"It has the shape {human_shape(stored)}, and must be a matrix.")
-    if dtype == "int32":
-        numbers = tuple(_words_shape(m, stored))
-        fitting = [n for n in range(1, 9) if -(-numbers[-1] * n // 32) == stored[-1]]
+    if len(numbers) < 2:
+        raise m.fault(f"It has the shape {human_shape(numbers)}, and must be a matrix.")
+    if m.dtype == "int32":
+        numbers = tuple(m.small("weight_shape", {"int64", "int32"}).tolist())
+        if (*numbers[:-1],) != m.shape[:-1] or len(numbers) != len(m.shape) or numbers[-1] < 0:
+            raise m.fault(
+                f"{m.prefix + 'weight_shape'!r} is {[*numbers]}, and the words have the shape "
+                f"{human_shape(m.shape)}."
+            )
+        fitting = [n for n in range(1, 9) if -(-numbers[-1] * n // 32) == m.shape[-1]]
         told = [each.get("num_bits") for each in arguments] or fitting
         fitting = [n for n in fitting if n in told]
         if len(fitting) != 1:
             raise m.fault(
-                f"Rows of {stored[-1]} words hold {numbers[-1]} integers of {told} "
+                f"Rows of {m.shape[-1]} words hold {numbers[-1]} integers of {told} "
                 "bits in none or several ways.",
                 f"The number of bits is in {m.model.config}.",
             )
         (bits,) = fitting
         packing, values = Packing(bits), _BYTES - (1 << bits - 1)
     elif m.model.method not in ("compressed-tensors", "modelopt"):
-        raise m.refusal(f"{m.model.config} does not say so")
+        raise m.undescribed("does not say so")
     if arguments:
         blocks = _group_blocks(m, numbers, "int")
     else:
-        _, shape = m.need(scale_key, _SCALES)
+        _, shape = m.need("weight_scale", _SCALES)
         size = numbers[-1] // shape[-1] if shape[-1:] > (0,) else 0
-        blocks = [
-            (ALL, ALL),
-            (1, ALL),
-            *([(1, size)] if size * shape[-1] == numbers[-1] else []),
-        ]
+        fitting_blocks = [(1, size)] if size * shape[-1] == numbers[-1] else []
+        blocks = [(ALL, ALL), (1, ALL), *fitting_blocks]
     if not blocks:
         raise m.fault(
             f"{m.model.config} names groups that do not cut rows of {numbers[-1]} numbers."
         )
-    index = m.base + "weight_g_idx"
-    more: dict[str, Any] = {}
-    if index in m.stored.facts:
-        m.plane(index, (1, numbers[-1]), {"int32", "int64"})
-        more = {"groups": index}
-    scale = m.plane(scale_key, numbers, _FLOATS, blocks, **more)
-    steps: list[tuple[str, Plane | float]] = [("*", scale)]
-    is_symmetric = any(each.get("symmetric", True) for each in arguments) or not arguments
-    if zero_key in m.stored.facts or not is_symmetric:
-        along = None if packing is None else Packing(bits, axis=-2)
-        zero_dtype = {"int8"} if packing is None else {"int32"}
-        zero = m.plane(zero_key, scale.shape, zero_dtype, packing=along, values=values)
-        steps.insert(0, ("-", replace(zero, block=scale.block, **more)))
-    return m.of(Plane(m.key, numbers, packing, values, tuple(steps)), f"int{bits}")
-
-
-def _words_shape(m: Coded, stored: Shape) -> list[int]:
-    numbers: list[int] = m.small(m.base + "weight_shape", {"int64", "int32"}).reshape(-1).tolist()
-    if len(numbers) != len(stored) or tuple(numbers[:-1]) != stored[:-1] or numbers[-1] < 0:
-        raise m.fault(
-            f"{m.base + 'weight_shape'!r} is {numbers}, and the words have the shape "
-            f"{human_shape(stored)}."
-        )
-    return numbers
+    groups = m.groups("weight_g_idx", numbers[-1])
+    scale = m.plane("weight_scale", numbers, _FLOATS, blocks, **groups)
+    steps: list[_Step] = [("*", scale)]
+    is_symmetric = not arguments or any(each.get("symmetric", True) for each in arguments)
+    if m.has("weight_zero_point") or not is_symmetric:
+        along, dtype = (Packing(bits, axis=-2), "int32") if packing else (None, "int8")
+        zero = m.plane("weight_zero_point", scale.shape, {dtype}, packing=along, values=values)
+        steps.insert(0, ("-", replace(zero, block=scale.block, **groups)))
+    return m.of(f"int{bits}", numbers, *steps, packing=packing, values=values)
 
 
 def _packed(m: Coded) -> Quantised:
-    dtype, _ = m.need(m.key, {"int32", "uint8"})
-    if dtype == "int32":
+    if m.dtype == "int32":
         return _integers(m)
-    scale = m.base + "weight_scale"
-    if m.has("weight_global_scale"):
-        plane, scales = _nvfp4(m, scale)
-        scales = _scaled(scales, ("/", m.factor(m.base + "weight_global_scale")))
-        return m.of(_scaled(plane, ("*", scales)), "NVFP4")
-    return _exponents(m, scale)
-
-
-def _exponents(m: Coded, scale: str) -> Quantised:
-    _, shape = m.need(m.key, {"uint8"})
-    matrix = m.columns(shape, 4, 1)
-    m.group_block(matrix[-1], _MX_BLOCK[1])
-    scales = m.plane(scale, matrix, {"uint8"}, [_MX_BLOCK], values=values_of(_E8M0))
-    plane = Plane(m.key, matrix, Packing(4), values_of("float4_e2m1fn"), (("*", scales),))
-    return m.of(plane, "MXFP4")
+    if not m.has("weight_global_scale"):
+        return _mxfp4(m)
+    return _four(m, "NVFP4", *_nvfp4(m, "/", "weight_global_scale"))
 
 
 # --- AWQ and GPTQ
@@ -306,64 +282,70 @@ _AWQ = (0, 4, 1, 5, 2, 6, 3, 7)
 def _columns_of_words(m: Coded) -> Quantised:
     """AWQ packs the outputs, and GPTQ the inputs; both are stored [in, out], and read [out, in]."""
     described, method = _own(m), m.model.method
-    _, stored = m.need(m.key, {"int32"})
-    _, scales = m.need(m.base + "scales", _FLOATS)
+    stored, scales = (
+        m.need(key, dtypes)[1] for key, dtypes in ((m.key, {"int32"}), ("scales", _FLOATS))
+    )
     if len(stored) != 2 or len(scales) != 2:
         raise m.fault(f"It has the shape {human_shape(stored)}, and must be a matrix.")
     is_awq = stored[1] * 8 == scales[1] and method != "gptq"
     m.scheme = "AWQ" if is_awq else "GPTQ"
     refusal = None
     if method != m.scheme.lower():
-        refusal = m.refusal(f"{m.model.config} does not describe it, and versions of it differ")
+        refusal = m.undescribed("does not describe it, and versions of it differ")
     bits = described.get("bits", described.get("w_bit"))
     if bits is None:
-        bits = 4 if is_awq else _bits_of_words(m, stored, scales)
-    form = described.get("version" if is_awq else "checkpoint_format") or (
-        "gemm" if is_awq else "gptq"
+        bits = 4 if is_awq else _bits_of_words(m, scales)
+    version, forms, sizes = (
+        ("version", ("gemm", "GEMM"), (4,))
+        if is_awq
+        else ("checkpoint_format", ("gptq", "gptq_v2"), (2, 3, 4, 8))
     )
-    if form not in (("gemm", "GEMM") if is_awq else ("gptq", "gptq_v2")):
+    form = described.get(version) or forms[0]
+    if form not in forms:
         raise m.refusal(f"its layout is {form!r}")
-    if type(bits) is not int or bits not in ((4,) if is_awq else (2, 3, 4, 8)):
+    if type(bits) is not int or bits not in sizes:
         raise m.refusal(f"it has {bits!r} bits")
-    matrix = (stored[0], scales[1]) if is_awq else (stored[0] * 32 // bits, scales[1])
+    matrix = (stored[0] if is_awq else stored[0] * 32 // bits, scales[1])
     size = described.get("group_size", described.get("q_group_size", -1))
     size = -(-matrix[0] // max(scales[0], 1)) if size == -1 or refusal else size
-    more: dict[str, Any] = {}
-    if not is_awq and m.has("g_idx"):
-        m.plane(m.base + "g_idx", (1, matrix[0]), {"int32", "int64"})
-        more = {"groups": m.base + "g_idx", "axis": -2}
-    elif described.get("desc_act"):
+    groups = {} if is_awq else m.groups("g_idx", matrix[0], -2)
+    if not groups and described.get("desc_act"):
         raise m.fault(
             f"The groups '{m.base}g_idx' are not there, and {m.model.config} has desc_act."
         )
-    elif type(size) is int and size > 0 and matrix[0] % size:
-        raise m.fault(f"{matrix[0]} inputs are not cut by groups of {size}.")
     if type(size) is not int or size < 1:
         raise m.fault(f"The size of groups is {size!r}.")
+    if not groups and matrix[0] % size:
+        raise m.fault(f"{matrix[0]} inputs are not cut by groups of {size}.")
     packing = Packing(4, order=_AWQ) if is_awq else Packing(bits, axis=-2)
-    plane = m.plane(m.key, matrix, {"int32"}, packing=packing, values=_BYTES)
-    scale = m.plane(m.base + "scales", matrix, _FLOATS, [(size, 1)], **more)
-    zeros = plane.values
-    if not is_awq and form == "gptq":
-        # Field by field: a zero point of 0 is stored as all ones.
-        zeros = np.arange(1, 257, dtype=np.float32) % (1 << bits)
-    steps: tuple[tuple[str, Plane | float], ...] = (("-", 8.0), ("*", scale))
+    scale = m.plane("scales", matrix, _FLOATS, [(size, 1)], **groups)
+    # In GPTQ's first version, field by field: a zero point of 0 is stored as all ones.
+    zeros = np.arange(1, 257, dtype=np.float32) % (1 << bits) if form == "gptq" else _BYTES
+    zero: Plane | float = 8.0
     if not (is_awq and described.get("zero_point") is False) or m.has("qzeros"):
-        along = replace(packing, bits=bits, axis=-1)
-        zero = m.plane(m.base + "qzeros", scale.shape, {"int32"}, packing=along, values=zeros)
-        steps = (("-", replace(zero, block=scale.block, **more)), ("*", scale))
-    kind, dtype = f"{m.scheme} {bits}-bit", m.stored.facts[m.base + "scales"][0]
-    shape = (matrix[1], matrix[0])
-    more = {"shape": shape, "dtype": dtype, "is_transposed": True, "refusal": refusal}
-    return m.of(replace(plane, steps=steps), kind, **more)
+        along = replace(packing, axis=-1)
+        plane = m.plane("qzeros", scale.shape, {"int32"}, packing=along, values=zeros)
+        zero = replace(plane, block=scale.block, **groups)
+    return m.of(
+        f"{m.scheme} {bits}-bit",
+        matrix,
+        ("-", zero),
+        ("*", scale),
+        packing=packing,
+        values=_BYTES,
+        shape=(matrix[1], matrix[0]),
+        dtype=m.need("scales", _FLOATS)[0],
+        is_transposed=True,
+        refusal=refusal,
+    )
 
 
-def _bits_of_words(m: Coded, stored: Shape, scales: Shape) -> int:
+def _bits_of_words(m: Coded, scales: Shape) -> int:
     """The bits of codes in GPTQ's columns of words, by the extents of their zero points or groups."""
     zeros, index = (m.stored.facts.get(m.base + name, ("", ()))[1] for name in ("qzeros", "g_idx"))
     if len(zeros) == 2 and scales[1]:
         return 32 * zeros[1] // scales[1]
-    return 32 * stored[0] // index[0] if index[:1] > (0,) else 0
+    return 32 * m.shape[0] // index[0] if index[:1] > (0,) else 0
 
 
 def _own(m: Coded) -> Mapping[str, Any]:
@@ -384,33 +366,34 @@ def _mlx(m: Coded) -> Quantised:
     own = described.get(m.name)
     own = own if isinstance(own, dict) else described
     if m.model.method != "MLX":
-        raise m.refusal(f"{m.model.config} does not describe it")
+        raise m.undescribed()
     bits, size, mode = own.get("bits"), own.get("group_size"), own.get("mode", "affine")
-    _, stored = m.need(m.key, {"uint32"})
-    floats = {"mxfp4": (4, 32, "float4_e2m1fn", _E8M0), "nvfp4": (4, 16, "float4_e2m1fn", _E4M3)}
-    floats["mxfp8"] = 8, 32, _E4M3, _E8M0
+    floats = {"mxfp4": (4, 32, "float4_e2m1fn", E8M0), "nvfp4": (4, 16, "float4_e2m1fn", _E4M3)}
+    floats["mxfp8"] = 8, 32, _E4M3, E8M0
     if mode not in ("affine", *floats):
         raise m.refusal(f"its mode is {mode!r}")
+    values = _BYTES
     if mode != "affine":
         own_bits, own_size, codes, scales = floats[mode]
         bits, size = own_bits if bits is None else bits, own_size if size is None else size
         if (bits, size) != (own_bits, own_size):
             raise m.fault(f"{mode} of {bits} bits in groups of {size} is not one of MLX.")
         values = values_of(codes)
-    else:
-        values = _BYTES
     if type(bits) is not int or not 1 <= bits <= 8:
         raise m.fault(f"{m.model.config} names {bits!r} bits.")
-    matrix = m.columns(stored, bits)
+    matrix = m.columns(m.shape, bits)
     block = m.group_block(matrix[-1], size)
-    plane = m.plane(m.key, matrix, {"uint32"}, packing=Packing(bits), values=values)
+    steps: list[_Step]
     if mode != "affine":
-        scale = m.plane(m.base + "scales", matrix, {"uint8"}, [block], values=values_of(scales))
-        return m.of(_scaled(plane, ("*", scale)), f"MLX {mode}", dtype="bfloat16")
-    scale = m.plane(m.base + "scales", matrix, _FLOATS, [block])
-    bias = m.plane(m.base + "biases", matrix, _FLOATS, [block])
-    dtype = m.stored.facts[scale.key][0]
-    return m.of(_scaled(plane, ("*", scale), ("+", bias)), f"MLX {bits}-bit", dtype=dtype)
+        kind, dtype = mode, "bfloat16"
+        steps = [("*", m.plane("scales", matrix, {"uint8"}, [block], values=values_of(scales)))]
+    else:
+        kind, dtype = f"{bits}-bit", m.need("scales", _FLOATS)[0]
+        steps = [
+            (sign, m.plane(name, matrix, _FLOATS, [block]))
+            for sign, name in (("*", "scales"), ("+", "biases"))
+        ]
+    return m.of(f"MLX {kind}", matrix, *steps, packing=Packing(bits), values=values, dtype=dtype)
 
 
 # --- bitsandbytes
@@ -428,7 +411,8 @@ def _bitsandbytes(m: Coded) -> Quantised:
     key = _state_of(m.stored, m.key)
     if not key:
         raise m.fault(f"'{m.key}.quant_state.bitsandbytes__nf4' is not there.")
-    state = _parsed(m.text(key))
+    m.prefix = f"{m.key}."
+    state = _parsed(m.text(key.removeprefix(m.prefix)))
     shape, size, dtype = state.get("shape"), state.get("blocksize"), state.get("dtype")
     kind = key.rpartition("__")[2]
     shape = shape if isinstance(shape, list) else [-1]
@@ -437,32 +421,27 @@ def _bitsandbytes(m: Coded) -> Quantised:
         raise m.fault(f"{key!r} has no shape, block size or type of {kind}.")
     if dtype not in DTYPES:
         raise m.refusal(f"its numbers are {dtype!r}")
-    total = prod(shape)
-    matrix, packing = (1, total), Packing(4, is_high_first=True)
-    table = _table(m, f"{m.key}.quant_map", 16)
-    dtypes = {m.stored.facts[m.key][0]}
-    plane = m.plane(m.key, matrix, dtypes, packing=packing, values=table)
-    absmax = f"{m.key}.absmax"
+    matrix, table = (1, prod(shape)), _table(m, "quant_map", 16)
     nested = state.get("nested_blocksize")
     if nested is None:
-        scale = m.plane(absmax, matrix, {"float32"}, [(1, size)])
+        scale = m.plane("absmax", matrix, {"float32"}, [(1, size)])
     else:
         offset: Any = state.get("nested_offset")
         is_number = isinstance(offset, (int, float)) and abs(offset) <= 2.0**127
         if type(nested) is not int or nested < 1 or not is_number:
             raise m.fault(f"{key!r} has no size of nested blocks, or no offset.")
-        values = _table(m, f"{m.key}.nested_quant_map", 256)
-        scale = m.plane(absmax, matrix, {"uint8"}, [(1, size)], values=values)
-        inner = m.plane(f"{m.key}.nested_absmax", scale.shape, {"float32"}, [(1, nested)])
-        scale = _scaled(scale, ("*", inner), ("+", offset))
-    plane = _scaled(plane, ("*", scale))
-    return m.of(plane, _STATES[kind], new=m.key, shape=tuple(shape), dtype=dtype)
+        values = _table(m, "nested_quant_map", 256)
+        scale = m.plane("absmax", matrix, {"uint8"}, [(1, size)], values=values)
+        inner = m.plane("nested_absmax", scale.shape, {"float32"}, [(1, nested)])
+        scale = replace(scale, steps=(("*", inner), ("+", offset)))
+    return m.of(_STATES[kind], matrix, ("*", scale), packing=Packing(4, is_high_first=True),
+                values=table, key=m.key, shape=tuple(shape), dtype=dtype)  # fmt: skip
 
 
-def _table(m: Coded, key: str, extent: int) -> Any:
-    values = m.small(key, {"float32"}).reshape(-1)
+def _table(m: Coded, name: str, extent: int) -> Any:
+    values = m.small(name, {"float32"})
     if values.shape != (extent,) or not np.isfinite(values).all():
-        raise m.fault(f"{key!r} is not a table of {extent} finite numbers.")
+        raise m.fault(f"{m.prefix + name!r} is not a table of {extent} finite numbers.")
     return values.astype(np.float32)
 
 
@@ -471,50 +450,43 @@ _PER_LEVEL = 0.007874015748031496
 
 
 def _int8(m: Coded) -> Quantised:
-    _, shape = m.need(m.key, {"int8"})
     if m.has("weight_format") and m.number("weight_format"):
         raise m.refusal("its rows are not in order")
-    matrix = as_matrix(shape)
-    _, rows = m.need(m.base + "SCB", {"float32"})
-    if rows != shape[:1]:
+    matrix = as_matrix(m.shape)
+    _, rows = m.need("SCB", {"float32"})
+    if rows != m.shape[:1]:
         raise m.fault(f"'{m.base}SCB' has the shape {human_shape(rows)}, not one for each row.")
-    scale = m.plane(m.base + "SCB", matrix, {"float32"}, [(1, ALL)])
-    plane = Plane(m.key, matrix, steps=(("*", scale), ("*", _PER_LEVEL)))
-    return m.of(plane, "int8", shape=shape, dtype="float32")
+    scale = m.plane("SCB", matrix, {"float32"}, [(1, ALL)])
+    steps = ("*", scale), ("*", _PER_LEVEL)
+    return m.of("int8", matrix, *steps, shape=m.shape, dtype="float32")
 
 
 # --- ModelOpt
 
 
 def _modelopt(m: Coded) -> Quantised:
-    _, shape = m.need(m.key, {"uint8"})
-    scale = m.base + "weight_scale"
-    dtype, _ = m.need(scale, {*_SCALES, _E4M3})
+    dtype, _ = m.need("weight_scale", {*_SCALES, _E4M3})
     is_nvfp4 = dtype == _E4M3
     m.scheme = "NVFP4" if is_nvfp4 else m.scheme
     refusal = None
     if m.model.method != "modelopt":
-        refusal = m.refusal(f"{m.model.config} does not name the library that wrote it")
+        refusal = m.undescribed("does not name the library that wrote it")
     if is_nvfp4:
-        plane, scales = _nvfp4(m, scale)
-        scales = _scaled(scales, ("*", m.factor(m.base + "weight_scale_2")))
+        matrix, scales = _nvfp4(m, "*", "weight_scale_2")
         # By + 0.0, as the library reads -0.
-        plane = _scaled(plane, ("+", 0.0), ("*", scales))
-        return m.of(plane, "NVFP4", refusal=refusal)
+        return _four(m, "NVFP4", matrix, ("+", 0.0), scales, refusal=refusal)
     if refusal:
         raise refusal
     if dtype == "uint8":
-        return _exponents(m, scale)
-    if len(shape) != 2:
-        raise m.fault(f"It has the shape {human_shape(shape)}, and must be a matrix.")
+        return _mxfp4(m)
+    if len(m.shape) != 2:
+        raise m.fault(f"It has the shape {human_shape(m.shape)}, and must be a matrix.")
     # Two rows in each, and the numbers from -8 to 7.
-    size = m.model.described.get("group_size")
-    matrix = (shape[0] * 2, shape[1])
+    matrix = (m.shape[0] * 2, m.shape[1])
     values = ((np.arange(256) + 8) % 16 - 8).astype(np.float32)
-    block = m.group_block(matrix[1], size)
-    scales = m.plane(scale, matrix, _FLOATS, [block])
-    plane = Plane(m.key, matrix, Packing(4, axis=-2), values, (("*", scales),))
-    return m.of(plane, "int4")
+    block = m.group_block(matrix[1], m.model.described.get("group_size"))
+    scale = m.plane("weight_scale", matrix, _FLOATS, [block])
+    return m.of("int4", matrix, ("*", scale), packing=Packing(4, axis=-2), values=values)
 
 
 # --- torchao
@@ -554,18 +526,17 @@ def _torchao(m: Coded) -> Quantised:
     new, described = m.stored.torchao[m.key]
     kind, data = str(described["_type"]), described.get("_data")
     data = data if isinstance(data, dict) else {}
-    prefix = m.key.removesuffix("qdata")
+    m.prefix = m.key.removesuffix("qdata")
     m.scheme = f"torchao ({kind})"
     if kind not in _TORCHAO:
         raise m.refusal("its type is unknown")
     codes, scale_dtypes = _TORCHAO[kind]
     dtype, shape = m.need(m.key, codes)
     own = _named(data.get("orig_dtype" if "orig_dtype" in data else "dtype"))
-    packing, values, matrix = None, None, as_matrix(shape)
+    matrix = as_matrix(shape)
     size = data.get("block_size")
     if dtype == "uint8":
         matrix = m.columns(matrix, 4, 1)
-        packing, values = Packing(4), values_of("float4_e2m1fn")
         if kind == "MXTensor" and "float4_e2m1fn" not in _named(data.get("elem_dtype")):
             raise m.refusal("its elements are of another type")
     if kind in ("MXTensor", "NVFP4Tensor"):
@@ -574,22 +545,16 @@ def _torchao(m: Coded) -> Quantised:
         block = size[-2], m.group_block(matrix[-1], size[-1])[1]
     else:
         raise m.fault(f"Its block size is {size!r}.")
-    scale = m.plane(
-        f"{prefix}scale",
-        matrix,
-        scale_dtypes,
-        [block],
-        is_tiled=bool(data.get("is_swizzled_scales")),
-    )
-    if f"{prefix}per_tensor_scale" in m.stored.torchao:
-        scale = _scaled(scale, ("*", m.factor(f"{prefix}per_tensor_scale")))
-    steps: list[tuple[str, Plane | float]] = [("*", scale)]
-    if f"{prefix}zero_point" in m.stored.torchao:
-        zero = m.plane(f"{prefix}zero_point", matrix, {"int8"}, [block])
-        steps.insert(0, ("-", zero))
-    plane = Plane(m.key, matrix, packing, values, tuple(steps))
-    return m.of(plane, f"torchao {kind}", shape=matrix[2 - len(shape) :] if len(shape) < 2 else matrix,
-                new=new, dtype=own if own in DTYPES else "")  # fmt: skip
+    is_tiled = bool(data.get("is_swizzled_scales"))
+    scale = m.plane("scale", matrix, scale_dtypes, [block], is_tiled=is_tiled)
+    if f"{m.prefix}per_tensor_scale" in m.stored.torchao:
+        scale = replace(scale, steps=(("*", m.factor("per_tensor_scale")),))
+    steps: list[_Step] = [("*", scale)]
+    if f"{m.prefix}zero_point" in m.stored.torchao:
+        steps.insert(0, ("-", m.plane("zero_point", matrix, {"int8"}, [block])))
+    of = _four if dtype == "uint8" else Coded.of
+    return of(m, f"torchao {kind}", matrix, *steps, key=new, dtype=own if own in DTYPES else "",
+              shape=matrix[2 - len(shape) :] if len(shape) < 2 else matrix)  # fmt: skip
 
 
 _INTEGERS = {"int8"}, _FLOATS
@@ -598,7 +563,7 @@ _TORCHAO: dict[str, tuple[set[str], set[str]]] = {
     "IntxUnpackedToInt8Tensor": _INTEGERS,
     "Float8Tensor": (EIGHT_BITS, _FLOATS),
     "NVFP4Tensor": ({"uint8"}, {_E4M3}),
-    "MXTensor": ({"uint8", *EIGHT_BITS}, {_E8M0}),
+    "MXTensor": ({"uint8", *EIGHT_BITS}, {E8M0}),
 }
 """The dtypes of codes and scales of each type that is read."""
 
@@ -622,75 +587,67 @@ def _hqq(m: Coded) -> Quantised:
     for name in ("quant_zero", "quant_scale", "view_as_float"):
         if m.has(name) and m.number(name):
             raise m.refusal(f"{m.base + name!r} is set")
-    packing_name, dtype = m.text(m.base + "packing"), m.text(m.base + "compute_dtype")
-    shape = tuple(m.small(m.base + "shape", {"int64", "int32"}).reshape(-1).tolist())
-    dtype = dtype.removeprefix("torch.")
+    packing_name, dtype = m.text("packing"), m.text("compute_dtype").removeprefix("torch.")
+    shape = tuple(m.small("shape", {"int64", "int32"}).tolist())
     total = prod(shape)
-    if (
-        bits not in (1, 2, 3, 4, 8)
-        or axis not in (0, 1)
-        or packing_name != f"{bits}bit_{'32' if bits == 3 else 'u8'}"
-    ):
+    word, element, parts = ("32", "int32", 10) if bits == 3 else ("u8", "uint8", 8 // max(bits, 1))
+    if bits not in (1, 2, 3, 4, 8) or axis not in (0, 1) or packing_name != f"{bits}bit_{word}":
         raise m.refusal(f"it has {bits} bits along the axis {axis}, packed as {packing_name!r}")
     if dtype not in DTYPES:
         raise m.refusal(f"its numbers are {dtype!r}")
     if min(shape, default=0) < 0 or size < 1 or total % size:
         raise m.fault(f"A tensor of {human_shape(shape)} is not cut by groups of {size}.")
-    matrix = (size, total // size) if axis == 0 else (total // size, size)
-    packing = (
-        None
-        if bits == 8
-        else Packing(bits, is_high_first=True, parts=10 if bits == 3 else 8 // bits)
+    matrix, block = (
+        ((size, total // size), (ALL, 1)) if axis == 0 else ((total // size, size), (1, ALL))
     )
-    values = _BYTES
-    plane = m.plane(
-        m.key, matrix, {"int32" if bits == 3 else "uint8"}, packing=packing, values=values
-    )
-    blocks = [(ALL, 1) if axis == 0 else (1, ALL)]
-    zero, scale = (m.plane(m.base + name, matrix, _FLOATS, blocks) for name in ("zero", "scale"))
-    m.members += [
-        m.base + name for name in _HQQ_META if m.has(name) and m.base + name not in m.members
+    packing = None if bits == 8 else Packing(bits, is_high_first=True, parts=parts)
+    m.need(m.key, {element})
+    steps = [
+        (sign, m.plane(name, matrix, _FLOATS, [block]))
+        for sign, name in (("-", "zero"), ("*", "scale"))
     ]
-    return m.of(
-        _scaled(plane, ("-", zero), ("*", scale)), f"HQQ {bits}-bit", shape=shape, dtype=dtype
-    )
+    members = (m.base + name for name in _HQQ_META if m.has(name))
+    m.members += [key for key in members if key not in m.members]
+    return m.of(f"HQQ {bits}-bit", matrix, *steps, packing=packing, values=_BYTES, shape=shape,
+                dtype=dtype)  # fmt: skip
 
 
 def _quanto(m: Coded) -> Quantised:
     new = m.key.partition("._data")[0]
     layer, _ = layer_of(new)
     dtype, stored = m.need(m.key, {"int8", "uint8", *EIGHT_BITS})
-    scale_key, shift_key = f"{new}._scale", f"{new}._shift"
     if m.model.method != "quanto":  # others divide by scales of these names
-        raise m.refusal(f"{m.model.config} does not describe it")
-    scale_dtype, scales = m.need(scale_key, _FLOATS)
+        raise m.undescribed()
+    m.prefix = f"{new}."
+    scale_dtype, scales = m.need("_scale", _FLOATS)
     if not m.key.endswith("._data._data"):
         matrix = as_matrix(stored)
         blocks = [(1, ALL), *([(ALL, ALL)] if prod(scales) == 1 else [])]
-        scale = m.plane(scale_key, matrix, _FLOATS, blocks)
+        scale = m.plane("_scale", matrix, _FLOATS, blocks)
         kind = "int8" if dtype == "int8" else "FP8"
-        plane = Plane(m.key, matrix, steps=(("*", scale),))
-        return m.of(plane, f"quanto {kind}", shape=stored, new=new, dtype=scale_dtype)
+        return m.of(
+            f"quanto {kind}", matrix, ("*", scale), shape=stored, key=new, dtype=scale_dtype
+        )
     name = str(m.model.described.get("weights"))
     if name not in ("qint2", "int2", "qint4", "int4"):
-        raise m.refusal(f"{m.model.config} does not name int4 or int2")
+        raise m.undescribed("does not name int4 or int2")
     bits = int(name[-1])
     if len(stored) != 2 or len(scales) != 2 or scales[1] != 1:
         raise m.refusal("its groups are not rows")
+    m.need(m.key, {"uint8"})
     matrix = (scales[0], stored[1])
-    packing, values = Packing(bits, parts=8 // bits), _BYTES
-    plane = m.plane(m.key, matrix, {"uint8"}, packing=packing, values=values)
-    scale = m.plane(scale_key, matrix, _FLOATS, [(1, ALL)])
-    shift_dtype, _ = m.need(shift_key, {"int8", *_FLOATS})
-    shift = m.plane(shift_key, matrix, {shift_dtype}, [(1, ALL)])
+    shift_dtype, _ = m.need("_shift", {"int8", *_FLOATS})
+    scale, shift = (
+        m.plane(part, matrix, dtypes, [(1, ALL)])
+        for part, dtypes in (("_scale", _FLOATS), ("_shift", {shift_dtype}))
+    )
     steps = (("-", shift), ("*", scale)) if shift_dtype == "int8" else (("*", scale), ("-", shift))
     _, bias = m.stored.facts.get(f"{layer}bias", ("", ()))
     if len(bias) != 1 or not bias[0] or prod(matrix) % bias[0]:
         raise m.refusal(f"its shape is not stored, and without '{layer}bias' nothing tells it")
     shape = (bias[0], prod(matrix) // bias[0])
-    return m.of(
-        _scaled(plane, *steps), f"quanto int{bits}", shape=shape, new=new, dtype=scale_dtype
-    )
+    return m.of(f"quanto int{bits}", matrix, *steps, packing=Packing(bits, parts=8 // bits),
+                values=_BYTES, shape=shape, key=new, dtype=scale_dtype)  # fmt: skip
 
 
 # --- ComfyUI
@@ -706,43 +663,38 @@ def _is_comfy(stored: StoredTensors, key: str) -> bool:
 
 
 def _comfy(m: Coded) -> Quantised:
-    _, shape = m.need(m.key, {"uint8", "int8", *EIGHT_BITS})
-    matrix = as_matrix(shape)
-    plane = Plane(m.key, matrix)
+    m.need(m.key, {"uint8", "int8", *EIGHT_BITS})
+    shape, matrix = m.shape, as_matrix(m.shape)
     described: Any = (m.stored.comfy or {}).get(m.name, {})
     if m.has("comfy_quant"):
-        described = _parsed(m.text(m.base + "comfy_quant"))
+        described = _parsed(m.text("comfy_quant"))
     elif m.stored.comfy is None:
         m.need(m.key, EIGHT_BITS)
         # Weights under the mark without scales are numbers.
-        scale = m.base + "scale_weight"
-        if scale in m.stored.facts:
-            plane = _scaled(plane, ("*", m.plane(scale, matrix, {"float32"}, [(ALL, ALL)])))
-        return m.of(plane, "FP8", shape=shape, dtype="bfloat16")
+        names = ["scale_weight"] if m.has("scale_weight") else []
+        steps = [("*", m.plane(name, matrix, {"float32"}, [(ALL, ALL)])) for name in names]
+        return m.of("FP8", matrix, *steps, shape=shape, dtype="bfloat16")
     described = described if isinstance(described, dict) else {}
     form = described.get("format")
     is_rotated = any("convrot" in str(name) for name in (form, *described))
     if is_rotated or not isinstance(form, str) or form not in _COMFY:
         raise m.refusal(f"its format is {form!r}")
-    m.scheme, scale = f"ComfyUI's {form}", m.base + "weight_scale"
+    m.scheme = f"ComfyUI's {form}"
+    if form == "nvfp4":
+        m.need(m.key, {"uint8"})
+        packing = Packing(4, is_high_first=True)
+        planes = _nvfp4(m, "*", "weight_scale_2", is_tiled=True)
+        return _four(m, "NVFP4", *planes, packing=packing, dtype="bfloat16")
+    m.need(m.key, EIGHT_BITS)
     if form == "mxfp8":
-        m.need(m.key, EIGHT_BITS)
         block = m.group_block(matrix[-1], _MX_BLOCK[1])
-        exponents, _ = m.need(scale, _EXPONENTS)
-        values = values_of(_E8M0) if exponents == "uint8" else None
-        scales = m.plane(scale, matrix, _EXPONENTS, [block], values=values, is_tiled=True)
-    elif form != "nvfp4":
-        m.need(m.key, EIGHT_BITS)
-        scales = m.plane(scale, matrix, {"float32"}, [(ALL, ALL)])
+        scales = m.plane("weight_scale", matrix, _EXPONENTS, [block], is_tiled=True)
     else:
-        plane, scales = _nvfp4(m, scale, is_tiled=True)
-        plane = replace(plane, packing=Packing(4, is_high_first=True))
-        scales = _scaled(scales, ("*", m.factor(m.base + "weight_scale_2")))
-        shape = plane.shape
-    return m.of(_scaled(plane, ("*", scales)), _COMFY[form], shape=shape, dtype="bfloat16")
+        scales = m.plane("weight_scale", matrix, {"float32"}, [(ALL, ALL)])
+    return m.of("FP8", matrix, ("*", scales), shape=shape, dtype="bfloat16")
 
 
-_COMFY = {"float8_e4m3fn": "FP8", "float8_e5m2": "FP8", "mxfp8": "FP8", "nvfp4": "NVFP4"}
+_COMFY = ("float8_e4m3fn", "float8_e5m2", "mxfp8", "nvfp4")
 
 
 # --- The table

@@ -69,11 +69,7 @@ from shardvar.verbs.locate import (
 )
 from shardvar.verbs.newest import FolderContents, candidates_of, contents_of
 from shardvar.verbs.parameters import empty_note
-from shardvar.verbs.problems import Damage, untold
-from shardvar.verbs.reader import Reader, settings_in
-from shardvar.verbs.renaming import select_keys
-from shardvar.verbs.together.executors import Check, check_executor, payload_checker
-from shardvar.verbs.verdicts import (
+from shardvar.verbs.problems import (
     DAMAGED,
     FOLDER,
     NO_CHECKSUMS,
@@ -81,9 +77,14 @@ from shardvar.verbs.verdicts import (
     OK,
     QUICK,
     VALUES_MATCH,
+    Damage,
     Unverified,
     VerifyReport,
+    untold,
 )
+from shardvar.verbs.reader import Reader, settings_in
+from shardvar.verbs.renaming import select_keys
+from shardvar.verbs.together.executors import Check, check_executor, payload_checker
 
 
 @named_arguments

@@ -20,8 +20,8 @@ from typing import Any, cast
 import numpy as np
 
 from shardvar.engine.arrays import ArraySource, lower
+from shardvar.engine.files import JOURNAL, FileRunner, file_tasks, write_checkpoint
 from shardvar.engine.pool import BLOCK_NBYTES, BUFFERS_NBYTES, PEAK_BLOCKS, WORKERS, Progress
-from shardvar.engine.write import JOURNAL, FileRunner, file_tasks, write_checkpoint
 from shardvar.errors import (
     ArgumentError,
     CheckpointError,
@@ -48,8 +48,7 @@ from shardvar.storage.concurrency import IN_FLIGHT_NBYTES
 from shardvar.storage.local import LocalStorage, UnforcedDirectory
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.arguments import check_globs
-from shardvar.verbs.callbacks.answer import ask_callback, overlay, overlay_entries
-from shardvar.verbs.callbacks.shardable_tensor import SliceSource
+from shardvar.verbs.callbacks import SliceSource, ask_callback, overlay, overlay_entries
 from shardvar.verbs.locate import Location, find_in_other_formats
 from shardvar.verbs.reports import WriteReport
 
@@ -223,7 +222,7 @@ def carry_out(
                     target.storage.names(), "" if target.is_folder else target.stem
                 )
                 if left:
-                    from shardvar.formats.native.references import without_needed  # seldom
+                    from shardvar.formats.native.source import without_needed  # seldom
 
                     left = without_needed(target.storage, left)
             if left:

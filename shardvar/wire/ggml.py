@@ -12,7 +12,7 @@ The types IQ1 to IQ3 have numbers of points instead of integers, and signs of th
 Types that only hold intermediate results of llama.cpp (Q8_1, Q8_K) also have sums of their
 integers, which decoding does not need.
 
-To add a type, add its fields to ``_FIELDS`` and a function from fields to numbers to ``_DECODERS``.
+To add a type, add its row to ``_TYPES`` and a function from fields to numbers to ``_DECODERS``.
 
 Codebooks. A point of IQ1, IQ2 and IQ3 is 4 or 8 values of a small set. Example: a point of IQ2 has
 8 values, each 8, 25 or 43. Of the 3**8 = 6561 points that there could be, IQ2_XXS uses 256, and a
@@ -136,71 +136,52 @@ NUMBERS = MappingProxyType(
 )  # fmt: skip
 """The dtype of each type of single numbers."""
 
-_BLOCKS = {
-    2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22), 7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34),
-    9: ("Q8_1", 32, 40), 10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110), 12: ("Q4_K", 256, 144),
-    13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 15: ("Q8_K", 256, 292), 16: ("IQ2_XXS", 256, 66),
-    17: ("IQ2_XS", 256, 74), 18: ("IQ3_XXS", 256, 98), 19: ("IQ1_S", 256, 50), 20: ("IQ4_NL", 32, 18),
-    21: ("IQ3_S", 256, 110), 22: ("IQ2_S", 256, 82), 23: ("IQ4_XS", 256, 136), 29: ("IQ1_M", 256, 56),
-    34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66), 39: ("MXFP4", 32, 17), 40: ("NVFP4", 64, 36),
-    41: ("Q1_0", 128, 18),
-}  # fmt: skip
-BLOCKS = MappingProxyType({number: BlockType(*row) for number, row in _BLOCKS.items()})
-"""The types of blocks by their numbers. The missing numbers were given up by ggml, or are of single
-numbers."""
-
-_FIELDS: dict[str, list[Any]] = {
-    "Q4_0": [("d", "<f2"), ("low", "u1", 16)],
-    "Q4_1": [("d", "<f2"), ("m", "<f2"), ("low", "u1", 16)],
-    "Q5_0": [("d", "<f2"), ("high", "u1", 4), ("low", "u1", 16)],
-    "Q5_1": [("d", "<f2"), ("m", "<f2"), ("high", "u1", 4), ("low", "u1", 16)],
-    "Q8_0": [("d", "<f2"), ("q", "i1", 32)],
-    "Q8_1": [("d", "<f4"), ("sum", "<f4"), ("q", "i1", 32)],
-    "Q8_K": [("d", "<f4"), ("q", "i1", 256), ("sums", "<i2", 16)],
-    "Q1_0": [("d", "<f2"), ("low", "u1", 16)],
-    "Q2_K": [("scales", "u1", 16), ("low", "u1", 64), ("d", "<f2"), ("m", "<f2")],
-    "Q3_K": [("high", "u1", 32), ("low", "u1", 64), ("scales", "u1", 12), ("d", "<f2")],
-    "Q4_K": [("d", "<f2"), ("m", "<f2"), ("scales", "u1", 12), ("low", "u1", 128)],
-    "Q5_K": [
-        ("d", "<f2"),
-        ("m", "<f2"),
-        ("scales", "u1", 12),
-        ("high", "u1", 32),
-        ("low", "u1", 128),
-    ],
-    "Q6_K": [("low", "u1", 128), ("high", "u1", 64), ("scales", "i1", 16), ("d", "<f2")],
-    "IQ4_NL": [("d", "<f2"), ("low", "u1", 16)],
-    "IQ4_XS": [("d", "<f2"), ("high", "<u2"), ("scales", "u1", 4), ("low", "u1", 128)],
-    "IQ1_S": [("d", "<f2"), ("point", "u1", 32), ("high", "<u2", 8)],
-    "IQ1_M": [("point", "u1", 32), ("high", "u1", 16), ("scales", "<u2", 4)],
-    "IQ2_XXS": [("d", "<f2"), ("groups", [("point", "u1", 4), ("signs", "<u4")], 8)],
-    "IQ2_XS": [("d", "<f2"), ("point", "<u2", 32), ("scales", "u1", 8)],
-    "IQ2_S": [
-        ("d", "<f2"),
-        ("point", "u1", 32),
-        ("signs", "u1", 32),
-        ("high", "u1", 8),
-        ("scales", "u1", 8),
-    ],
-    "IQ3_XXS": [("d", "<f2"), ("point", "u1", 64), ("signs", "<u4", 8)],
-    "IQ3_S": [
-        ("d", "<f2"),
-        ("point", "u1", 64),
-        ("high", "u1", 8),
-        ("signs", "u1", 32),
-        ("scales", "u1", 4),
-    ],
-    "TQ1_0": [("low", "u1", 48), ("high", "u1", 4), ("d", "<f2")],
-    "TQ2_0": [("low", "u1", 64), ("d", "<f2")],
-    "MXFP4": [("exponent", "u1"), ("low", "u1", 16)],
-    "NVFP4": [("scales", "u1", 4), ("low", "u1", 32)],
-}
-"""The fields of a block: ``d`` scales, ``m`` minimums, ``low`` and ``high`` the bits of the
-integers or points.
+_TYPES = (
+    (2, "Q4_0", 32, "d low", "<f2, 16u1"),
+    (3, "Q4_1", 32, "d m low", "<f2, <f2, 16u1"),
+    (6, "Q5_0", 32, "d high low", "<f2, 4u1, 16u1"),
+    (7, "Q5_1", 32, "d m high low", "<f2, <f2, 4u1, 16u1"),
+    (8, "Q8_0", 32, "d q", "<f2, 32i1"),
+    (9, "Q8_1", 32, "d sum q", "<f4, <f4, 32i1"),
+    (10, "Q2_K", 256, "scales low d m", "16u1, 64u1, <f2, <f2"),
+    (11, "Q3_K", 256, "high low scales d", "32u1, 64u1, 12u1, <f2"),
+    (12, "Q4_K", 256, "d m scales low", "<f2, <f2, 12u1, 128u1"),
+    (13, "Q5_K", 256, "d m scales high low", "<f2, <f2, 12u1, 32u1, 128u1"),
+    (14, "Q6_K", 256, "low high scales d", "128u1, 64u1, 16i1, <f2"),
+    (15, "Q8_K", 256, "d q sums", "<f4, 256i1, 16<i2"),
+    (16, "IQ2_XXS", 256, "d words", "<f2, (8,2)<u4"),
+    (17, "IQ2_XS", 256, "d point scales", "<f2, 32<u2, 8u1"),
+    (18, "IQ3_XXS", 256, "d point signs", "<f2, 64u1, 8<u4"),
+    (19, "IQ1_S", 256, "d point high", "<f2, 32u1, 8<u2"),
+    (20, "IQ4_NL", 32, "d low", "<f2, 16u1"),
+    (21, "IQ3_S", 256, "d point high signs scales", "<f2, 64u1, 8u1, 32u1, 4u1"),
+    (22, "IQ2_S", 256, "d point signs high scales", "<f2, 32u1, 32u1, 8u1, 8u1"),
+    (23, "IQ4_XS", 256, "d high scales low", "<f2, <u2, 4u1, 128u1"),
+    (29, "IQ1_M", 256, "point high scales", "32u1, 16u1, 4<u2"),
+    (34, "TQ1_0", 256, "low high d", "48u1, 4u1, <f2"),
+    (35, "TQ2_0", 256, "low d", "64u1, <f2"),
+    (39, "MXFP4", 32, "exponent low", "u1, 16u1"),
+    (40, "NVFP4", 64, "scales low", "4u1, 32u1"),
+    (41, "Q1_0", 128, "d low", "<f2, 16u1"),
+)  # fmt: skip
+"""Each type of blocks: its number, its name, the numbers of a block, and the names of its fields with NumPy's
+formats of them: ``d`` scales, ``m`` minimums, ``low`` and ``high`` the bits of the integers or points.
 
 Q8_1 has the layout that the package gguf describes. llama.cpp has made the two floats smaller
 since, but such blocks are in no file: it quantizes activations to them while it computes.
 """
+
+_LAYOUTS = {name: np.dtype(formats) for _, name, _, _, formats in _TYPES}
+for _type in _TYPES:
+    _LAYOUTS[_type[1]].names = tuple(_type[3].split())
+BLOCKS = MappingProxyType(
+    {
+        number: BlockType(name, length, _LAYOUTS[name].itemsize)
+        for number, name, length, _, _ in _TYPES
+    }
+)
+"""The types of blocks by their numbers. The missing numbers were given up by ggml, or are of single
+numbers."""
 
 _UNEVEN = np.array(
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32
@@ -234,9 +215,7 @@ def dequantize(blocks: npt.NDArray[np.uint8], name: str) -> _Floats:
     shape = (*blocks.shape[:-1], blocks.shape[-1] // kind.nbytes * kind.length)
     if not blocks.size:
         return np.empty(shape, np.float32)
-    fields = (
-        np.ascontiguousarray(blocks).reshape(-1, kind.nbytes).view(np.dtype(_FIELDS[name]))[:, 0]
-    )
+    fields = np.ascontiguousarray(blocks).reshape(-1, kind.nbytes).view(_LAYOUTS[name])[:, 0]
     # A scale may be infinite, or NaN: the numbers are the file's.
     with np.errstate(all="ignore"):
         return np.asarray(_DECODERS[name](fields), np.float32).reshape(shape)
@@ -257,7 +236,7 @@ def quantize(numbers: _Floats, name: str) -> npt.NDArray[np.uint8]:
     [7.75, 15.5, 23.25]
     """
     bits, values = ROUNDED[name], numbers.reshape(-1, 32)
-    blocks = np.zeros(len(values), np.dtype(_FIELDS[name]))
+    blocks = np.zeros(len(values), _LAYOUTS[name])
     with np.errstate(all="ignore"):
         if name.endswith("1"):
             least = values.min(axis=1, keepdims=True)
@@ -466,9 +445,10 @@ _DECODERS: dict[str, Callable[[_Array], _Array]] = {
     "IQ1_M": _iq1_m,
     "IQ2_XXS": lambda fields: _points(
         "IQ2_XXS",
-        _four_bit_scales(fields, fields["groups"]["signs"] >> 28, 0.25),
-        fields["groups"]["point"],
-        _four_signs(fields["groups"]["signs"]),
+        # Of two words, the first is four points.
+        _four_bit_scales(fields, fields["words"][..., 1] >> 28, 0.25),
+        fields["words"][..., :1].copy().view(np.uint8),
+        _four_signs(fields["words"][..., 1]),
     ),
     # Nine bits of a point's number, and seven of its signs.
     "IQ2_XS": lambda fields: _points(

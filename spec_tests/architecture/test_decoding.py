@@ -104,7 +104,7 @@ PARSERS = {
         "shardvar.vectors",  # the wheel's own files
     },
     ("tomllib", "loads"): {
-        "shardvar.maps.shipped",
+        "shardvar.maps.map",
         "shardvar.cli.usage",
         "shardvar.verbs.quantization",
     },

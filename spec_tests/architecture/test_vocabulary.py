@@ -35,7 +35,7 @@ HOMES = {
         "wire/msgpack_tree.py",
         "formats/hdf5.py",
         "layout/meshes/dtensor.py",
-        "layout/meshes/mesh.py",
+        "layout/meshes/layout.py",
         "verbs/holders.py",
     ),
     # A piece of a map, and the pieces that reads are made of.

@@ -11,8 +11,7 @@ from selenium.webdriver import Chrome
 
 import shardvar as sv
 from shardvar.cli.serving import PageServer, answers_of
-from shardvar.view.collect import choose_keys, describe
-from shardvar.view.page import make_page
+from shardvar.view.collect import choose_keys, describe, make_page
 from spec_tests.browser.looking import END, ESCAPE, RIGHT, Page, compared, show, view
 
 

@@ -17,8 +17,7 @@ import shardvar as sv
 from shardvar.cli import main
 from shardvar.cli.serving import PageServer, answers_of
 from shardvar.planning.policies import BalancedPolicy
-from shardvar.view.collect import choose_keys, describe
-from shardvar.view.page import make_page
+from shardvar.view.collect import choose_keys, describe, make_page
 from spec_tests.browser.looking import (
     DOWN,
     ENTER,

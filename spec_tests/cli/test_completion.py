@@ -14,7 +14,7 @@ import shardvar as sv
 from shardvar.cli.completion import _PAIRS, MANY, SCRIPTS, candidates
 from shardvar.cli.main import main
 from shardvar.cli.options import COMMANDS, Commands, make_parser
-from shardvar.maps.shipped import shipped_maps
+from shardvar.maps.map import shipped_maps
 
 KEYS = ["dense/bias", "dense/kernel", "odd name $HOME'\"", "step"]
 

@@ -8,7 +8,7 @@ import numpy as np
 
 import shardvar as sv
 from shardvar.cli.serving import answers_of
-from shardvar.maps.shipped import find_shipped, shipped_maps
+from shardvar.maps.map import find_shipped, shipped_maps
 from shardvar.verbs.mapping import map_reader
 from spec_tests.helpers.command_line import Run, run, terminal
 from spec_tests.helpers.view_pages import columns_of, keys_of

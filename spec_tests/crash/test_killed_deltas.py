@@ -20,7 +20,7 @@ from shardvar.errors import ArgumentError, ShardvarError, TargetExists
 from shardvar.storage import local
 from shardvar.verbs import locate
 from shardvar.verbs.delta import publication
-from shardvar.verbs.delta.report import ApplyReport
+from shardvar.verbs.delta.contents import ApplyReport
 from spec_tests.crash.test_crash import nothing, steps
 from spec_tests.helpers.faulty_storage import Fault, Killed, failing
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket

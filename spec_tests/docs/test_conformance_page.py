@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from shardvar.conformance.report import read_expected
 from shardvar.conformance.rules import all_rules
+from shardvar.conformance.session import read_expected
 from spec_tests.conformance.implementations import BREACHES, DATA, IMPLEMENTATIONS, PAGE
 from spec_tests.conformance.page import combined, outcomes, page, scripts_of
 

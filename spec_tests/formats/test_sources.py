@@ -16,16 +16,15 @@ import pytest
 import shardvar.engine.cast
 import shardvar.engine.mapped
 import shardvar.formats.gguf
-import shardvar.verbs.callbacks.answer
+import shardvar.verbs.callbacks
 import shardvar.verbs.joined_source  # noqa: F401  # its class is found among the subclasses
 from shardvar.engine.cast import CastSource
-from shardvar.engine.encoded import EncodedSource
 from shardvar.engine.mapped import MappedSource
-from shardvar.engine.quantised import ScaledSource
+from shardvar.engine.quantised import EncodedSource, ScaledSource
 from shardvar.formats.listing import DequantizedSource
 from shardvar.formats.objects import ObjectsSource
 from shardvar.formats.protocol import Format, Sink, Source, WrappedSource
-from shardvar.verbs.callbacks.answer import OverlaidSource
+from shardvar.verbs.callbacks import OverlaidSource
 from shardvar.verbs.joined_source import JoinedSource, RankSource
 from spec_tests.helpers.source_code import MODULES, at, tree_of
 

@@ -14,7 +14,7 @@ from copy import deepcopy
 from itertools import count
 from typing import Any
 
-from shardvar.layout.meshes.mesh import Mesh
+from shardvar.layout.meshes.layout import Mesh
 from spec_tests.helpers.layout_tables import Case
 from spec_tests.helpers.paths import GOLDEN
 

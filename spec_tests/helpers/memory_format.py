@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.engine.arrays import array_source
+from shardvar.engine.files import WriteSummary, file_tasks, write_checkpoint
 from shardvar.engine.read import read_arrays
-from shardvar.engine.write import WriteSummary, file_tasks, write_checkpoint
 from shardvar.errors import CorruptCheckpoint, IncompleteCheckpoint, MissingFile
 from shardvar.formats.protocol import FileChecksums, FileWriter, Sink, Source
 from shardvar.layout.dtypes import dtype_name

@@ -13,7 +13,9 @@ import pytest
 from shardvar.conformance import adapter as protocol
 from shardvar.conformance.adapters.numpy import Adapter as NumpyAdapter
 from shardvar.conformance.adapters.shardvar import Adapter as ShardvarAdapter
-from shardvar.conformance.report import (
+from shardvar.conformance.rules import LEVELS, Rule, all_rules
+from shardvar.conformance.rules.damage import files_of
+from shardvar.conformance.session import (
     BROKEN,
     BROKEN_SOMETIMES,
     EXPECTED_FAILURE,
@@ -25,8 +27,6 @@ from shardvar.conformance.report import (
     program,
     verdict_of,
 )
-from shardvar.conformance.rules import LEVELS, Rule, all_rules
-from shardvar.conformance.rules.damage import files_of
 from spec_tests.helpers import wrong_adapters
 from spec_tests.helpers.paths import ROOT
 

@@ -19,8 +19,7 @@ import shardvar
 from shardvar.conformance import calls as isolated_calls
 from shardvar.conformance.adapter import load_adapter
 from shardvar.conformance.calls import ProcessDied
-from shardvar.conformance.report import read_expected
-from shardvar.conformance.session import levels_of
+from shardvar.conformance.session import levels_of, read_expected
 from shardvar.errors import ArgumentError
 from spec_tests.helpers import paths, wrong_adapters
 from spec_tests.helpers.killed_writers import in_child

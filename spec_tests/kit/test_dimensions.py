@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from shardvar.conformance.adapter import METHODS
-from shardvar.conformance.report import Verdict, _check, _drawn, copied
 from shardvar.conformance.rules import all_rules
+from shardvar.conformance.session import Verdict, _check, _drawn, copied
 from spec_tests.helpers.right_adapter import Right
 from spec_tests.kit.dimensions import ABSENT, DIMENSIONS, Seen
 

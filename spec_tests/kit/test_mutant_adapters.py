@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from shardvar.conformance.adapter import METHODS
-from shardvar.conformance.report import BROKEN, KEPT, judge, program
 from shardvar.conformance.rules import all_rules
 from shardvar.conformance.rules.cases import LAYOUTS
+from shardvar.conformance.session import BROKEN, KEPT, judge, program
 from spec_tests.helpers import wrong_adapters
 from spec_tests.helpers.paths import DOCS
 from spec_tests.helpers.right_adapter import Right

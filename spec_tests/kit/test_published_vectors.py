@@ -17,7 +17,7 @@ from zipfile import ZipFile
 import pytest
 
 import shardvar as sv
-from shardvar.vectors.judge import is_array, judge_answer
+from shardvar.vectors.run import is_array, judge_answer
 from spec_tests.helpers.paths import ROOT
 from spec_tests.helpers.published_vectors import unpacked
 from spec_tests.rules.sentences import sentences_by_rule

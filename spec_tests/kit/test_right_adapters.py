@@ -2,8 +2,8 @@
 
 import pytest
 
-from shardvar.conformance.report import BROKEN, judge, program
 from shardvar.conformance.rules import Rule, all_rules
+from shardvar.conformance.session import BROKEN, judge, program
 from spec_tests.helpers.right_kinds import KINDS
 from spec_tests.helpers.thoroughness import EXHAUSTIVE, is_due
 

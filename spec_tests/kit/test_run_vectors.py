@@ -14,8 +14,7 @@ import shardvar as sv
 from shardvar import vectors
 from shardvar.errors import ArgumentError
 from shardvar.vectors.__main__ import run_program
-from shardvar.vectors.judge import Judgement, judge_answer
-from shardvar.vectors.run import judged_file, ops, run
+from shardvar.vectors.run import Judgement, judge_answer, judged_file, ops, run
 from spec_tests.vector_answers import geometry, memory, meshes
 
 CASES = [case for name in vectors.groups() for case in vectors.group(name)["cases"]]

@@ -8,8 +8,7 @@ import pytest
 
 from shardvar.errors import ArgumentTypeError, MapError
 from shardvar.maps.expressions import parse_expression
-from shardvar.maps.map import Map, fit_map
-from shardvar.maps.shipped import shipped_maps
+from shardvar.maps.map import Map, fit_map, shipped_maps
 
 RULES = {
     # The parts of a rule.

@@ -9,9 +9,8 @@ import pytest
 
 import shardvar as sv
 from shardvar.errors import MapError
-from shardvar.maps.map import Map
+from shardvar.maps.map import Map, choose_map, shipped_maps, shipped_models
 from shardvar.maps.matching import Family
-from shardvar.maps.shipped import choose_map, shipped_maps, shipped_models
 from spec_tests.helpers import model_families as families
 from spec_tests.helpers.command_line import Run, run
 

@@ -14,7 +14,7 @@ import pytest
 
 import shardvar as sv
 from shardvar.errors import MapError
-from shardvar.maps.shipped import choose_map
+from shardvar.maps.map import choose_map
 from spec_tests.map_generators import gguf_maps, maxtext_maps
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "maps"

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from shardvar.errors import MapError
-from shardvar.maps.map import Map, fit_map
-from shardvar.maps.shipped import shipped_maps
+from shardvar.maps.map import Map, fit_map, shipped_maps
 from spec_tests.helpers.map_arrays import assert_same, map_arrays
 from spec_tests.helpers.megatron_checkpoints import (
     CONFIG,

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardvar.maps.map import Map
-from shardvar.maps.shipped import family_name, find_shipped, shipped_maps
+from shardvar.maps.map import Map, family_name, find_shipped, shipped_maps
 from spec_tests.helpers.map_arrays import map_arrays
 from spec_tests.helpers.shipped_maps import synthetic, with_numbers
 

@@ -8,7 +8,7 @@ import pytest
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
 from shardvar.layout.meshes import Layout, Partial, Replicate, Shard, StridedShard, dtensor
 from shardvar.layout.meshes.dtensor import DTensorPlacement
-from shardvar.layout.meshes.mesh import Mesh
+from shardvar.layout.meshes.layout import Mesh
 from shardvar.spec.meshes import by_placements, elements
 from spec_tests.helpers.layout_tables import Case, cases, each_row, held, local_positions, recorded
 

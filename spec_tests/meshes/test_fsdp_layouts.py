@@ -21,7 +21,7 @@ from shardvar.layout.meshes import (
     fsdp_flat,
     fsdp_placements,
 )
-from shardvar.layout.meshes.mesh import Mesh
+from shardvar.layout.meshes.layout import Mesh
 from spec_tests.helpers.layout_tables import Case, cases, each_row, held, local_positions, recorded
 
 PER_PARAMETER = ("fsdp2", "hsdp", "fsdp2_tp", "hsdp_tp")

@@ -10,7 +10,7 @@ from shardvar.layout.meshes import (
     tensor_layout,
     tensorflow_dtensor,
 )
-from shardvar.layout.meshes.mesh import Mesh
+from shardvar.layout.meshes.layout import Mesh
 
 MESH = Mesh((2, 3), ("x", "y"))
 

@@ -22,7 +22,7 @@ from shardvar.layout.meshes import (
     plan_redistribution,
     replica_id,
 )
-from shardvar.layout.meshes.mesh import Mesh
+from shardvar.layout.meshes.layout import Mesh
 
 
 def test_devices_are_counted_in_c_order() -> None:

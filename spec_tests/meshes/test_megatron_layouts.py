@@ -17,7 +17,7 @@ from shardvar.layout.meshes import (
     sharded_tensor,
     vocabulary_range,
 )
-from shardvar.layout.meshes.mesh import Mesh
+from shardvar.layout.meshes.layout import Mesh
 from spec_tests.helpers.layout_tables import Case, cases, each_row, held, recorded
 from spec_tests.helpers.megatron_pipelines import TABLE, stages_of
 

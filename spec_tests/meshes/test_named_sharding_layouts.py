@@ -14,7 +14,7 @@ from shardvar.layout.meshes import (
     named_sharding,
     parameter_servers,
 )
-from shardvar.layout.meshes.mesh import Mesh
+from shardvar.layout.meshes.layout import Mesh
 from spec_tests.helpers.layout_tables import Case, cases, each_row, held, recorded
 
 MESH = Mesh((2, 2), ("x", "y"))

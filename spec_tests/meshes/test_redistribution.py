@@ -9,7 +9,7 @@ import pytest
 from shardvar.errors import ArgumentError, LayoutError
 from shardvar.layout.meshes import redistribution
 from shardvar.layout.meshes.dtensor import DTensorPlacement
-from shardvar.layout.meshes.mesh import Mesh
+from shardvar.layout.meshes.layout import Mesh
 from shardvar.layouts import (
     DeviceCopies,
     Layout,

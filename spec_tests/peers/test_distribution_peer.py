@@ -13,7 +13,7 @@ import pytest
 
 from shardvar.errors import ArgumentError
 from shardvar.layout.meshes import tensor_layout, tensorflow_dtensor
-from shardvar.layout.meshes.mesh import Mesh
+from shardvar.layout.meshes.layout import Mesh
 from spec_tests.helpers.layout_tables import local_positions
 
 ENTRIES = (None, "x", "y")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from shardvar.layout.meshes import Replicate, Shard, StridedShard, dtensor, fsdp
-from shardvar.layout.meshes.mesh import Mesh
+from shardvar.layout.meshes.layout import Mesh
 from spec_tests.helpers.layout_tables import local_positions
 
 

@@ -24,7 +24,7 @@ from shardvar.layout.meshes import (
     sharded_tensor,
     vocabulary_range,
 )
-from shardvar.layout.meshes.mesh import Mesh
+from shardvar.layout.meshes.layout import Mesh
 from spec_tests.helpers.megatron_pipelines import layers_there, text_there
 
 SEED = 20250817

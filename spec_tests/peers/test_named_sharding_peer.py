@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import shardvar as sv
 from shardvar.errors import ArgumentError
 from shardvar.layout.meshes import Layout, named_sharding, plan_redistribution
-from shardvar.layout.meshes.mesh import Mesh
+from shardvar.layout.meshes.layout import Mesh
 from spec_tests.helpers.layout_tables import held
 
 Sharding = tuple[tuple[int, ...], list[int], list[Any]]

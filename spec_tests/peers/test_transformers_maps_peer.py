@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.maps.map import Map
-from shardvar.maps.shipped import choose_map
+from shardvar.maps.map import Map, choose_map
 from spec_tests.helpers.map_arrays import map_arrays
 from spec_tests.map_generators.cases import Case, build, classes
 from spec_tests.map_generators.tiny_models import model_of

@@ -34,7 +34,7 @@ from shardvar.planning.policies.max_shard_size import (
 )
 from shardvar.planning.policies.policy import HOLDS_ALL, tabulate
 from shardvar.planning.slices import TensorTable
-from shardvar.verbs.callbacks.shardable_tensor import SliceSource
+from shardvar.verbs.callbacks import SliceSource
 from spec_tests.helpers import paths
 from spec_tests.helpers.max_shard_size_twin import Tensors, answer, many_tensors, specs_of, twin
 from spec_tests.helpers.thoroughness import stride

@@ -24,7 +24,7 @@ from shardvar.planning.policies import (
 from shardvar.planning.policies.max_shard_size import weights_of
 from shardvar.planning.policies.policy import HOLDS_ALL
 from shardvar.planning.slices import Assignment, Capabilities, SliceTable, TensorTable
-from shardvar.verbs.callbacks.answer import ColumnarComposition
+from shardvar.verbs.callbacks import ColumnarComposition
 from spec_tests.helpers.hypothesis_strategies import slice_tables
 
 ALL = frozenset(NAMES)

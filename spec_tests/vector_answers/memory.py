@@ -13,7 +13,7 @@ from shardvar.layout.dtypes import Array
 from shardvar.reference.random.indexed import IndexedStream
 from shardvar.reference.random.stateless import PhiloxStream
 from shardvar.reference.variables import ShardedVariable, Variable
-from shardvar.vectors.judge import decode_array
+from shardvar.vectors.run import decode_array
 from spec_tests.vector_answers.geometry import region
 
 Inputs = Mapping[str, Any]

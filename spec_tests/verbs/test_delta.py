@@ -29,8 +29,7 @@ from shardvar.planning.index import DELTA
 from shardvar.planning.slices import TensorTable
 from shardvar.testing.arrays import arrays, string_arrays
 from shardvar.verbs.delta.chain import find_deltas, open_deltas
-from shardvar.verbs.delta.contents import Contents, DeltaRow
-from shardvar.verbs.delta.report import DeltaReport, TensorChange
+from shardvar.verbs.delta.contents import Contents, DeltaReport, DeltaRow, TensorChange
 from shardvar.wire.digests import LEAF_NBYTES
 from spec_tests.helpers.damage import flip
 from spec_tests.helpers.delta_page import result_of, rewrite_delta, tensors_of

@@ -22,7 +22,7 @@ from shardvar.errors import (
     TargetExists,
     UnsupportedError,
 )
-from shardvar.verbs.delta.report import ApplyReport
+from shardvar.verbs.delta.contents import ApplyReport
 from spec_tests.helpers.paths import GOLDEN
 from spec_tests.helpers.plain_dialects import apply_slime, apply_trl, slime_delta, trl_delta
 from spec_tests.helpers.thoroughness import stride

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.engine.write import file_tasks
+from shardvar.engine.files import file_tasks
 from shardvar.errors import (
     ArgumentError,
     LockHeld,

@@ -24,8 +24,7 @@ import shardvar as sv
 from shardvar._version import __version__
 from shardvar.cli import main
 from shardvar.engine import files as files_module
-from shardvar.engine.files import FileTask, run_each, run_task
-from shardvar.engine.write import restore_rows, shrink_task
+from shardvar.engine.files import FileTask, restore_rows, run_each, run_task, shrink_task
 from shardvar.errors import (
     AccessDenied,
     ArgumentTypeError,
@@ -169,7 +168,7 @@ def test_a_task_without_the_rows_of_others_writes_the_same_bytes(
             yield task, other
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("shardvar.engine.write.run_each", run_both)
+        patch.setattr("shardvar.engine.files.run_each", run_both)
         report = sv.reshard(
             place / "ck", place / "out", partition=after, policy=BalancedPolicy(files)
         )
@@ -190,7 +189,7 @@ def test_the_tasks_of_a_plan_are_together_as_large_as_the_plan(
         )
         return run_each(tasks, source, *rest)
 
-    monkeypatch.setattr("shardvar.engine.write.run_each", measure)
+    monkeypatch.setattr("shardvar.engine.files.run_each", measure)
     sv.reshard(tmp_path / "ck", tmp_path / "out", policy=BalancedPolicy(25))
     assert len(sizes) == 25
     assert sum(small for small, _ in sizes) < 3 * max(whole for _, whole in sizes)

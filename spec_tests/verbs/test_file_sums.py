@@ -22,7 +22,7 @@ from shardvar.errors import CorruptCheckpoint, MalformedCheckpoint
 from shardvar.formats.table import format_named, format_names
 from shardvar.verbs.compare.manifest import read_manifest, write_manifest
 from shardvar.verbs.locate import find_checkpoint
-from shardvar.verbs.verdicts import VerifyReport
+from shardvar.verbs.problems import VerifyReport
 from shardvar.wire.digests import decode_sums
 from spec_tests.helpers.damage import flip
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket

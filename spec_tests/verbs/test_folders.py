@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import shardvar as sv
 from shardvar.errors import CheckpointError, ShardvarError
 from shardvar.layout.dtypes import NAMES, is_floating, numpy_dtype, odd_values
-from shardvar.verbs.verdicts import VerifyReport
+from shardvar.verbs.problems import VerifyReport
 from spec_tests.helpers.command_line import Run, run, terminal
 
 __all__ = ["run"]

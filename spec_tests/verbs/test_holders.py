@@ -7,8 +7,7 @@ import pytest
 
 import shardvar as sv
 from shardvar.layout.meshes.dtensor import Shard, dtensor, fsdp
-from shardvar.layout.meshes.layout import Layout
-from shardvar.layout.meshes.mesh import Mesh
+from shardvar.layout.meshes.layout import Layout, Mesh
 from shardvar.planning.index import EntryTable
 from shardvar.planning.slices import SliceTable, TensorTable
 from shardvar.verbs.holders import holders_of

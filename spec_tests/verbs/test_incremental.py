@@ -27,7 +27,7 @@ from shardvar.errors import (
     StorageError,
     UnsupportedError,
 )
-from shardvar.formats.native.references import find_needs, write_mark
+from shardvar.formats.native.source import find_needs, write_mark
 from shardvar.storage.local import LocalStorage, split_place
 from shardvar.storage.posix import reading
 from shardvar.verbs.compare import claims

@@ -12,7 +12,7 @@ import shardvar as sv
 from shardvar.errors import UnknownKey
 from shardvar.layout import div
 from shardvar.layout.meshes import Layout, Shard, StridedShard, dtensor, fsdp, parameter_servers
-from shardvar.layout.meshes.mesh import Mesh
+from shardvar.layout.meshes.layout import Mesh
 from shardvar.layout.partition import columns_of
 from shardvar.verbs.holders import recognize
 

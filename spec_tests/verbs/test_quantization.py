@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.cli import main
-from shardvar.engine import encoded
+from shardvar.engine import quantised as engine
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.verbs.quantization import quantised
 from spec_tests.helpers.format_protocol import Array
@@ -159,8 +159,8 @@ def test_any_portions_and_formats_have_the_same_bytes(
         pytest.MonkeyPatch.context() as patch,
         sv.open_checkpoint(source) as reader,
     ):
-        patch.setattr(encoded, "_BAND", data.draw(st.integers(1, 1 << 16)))
-        patch.setattr(encoded, "_PORTION", data.draw(st.integers(1, 1 << 14)))
+        patch.setattr(engine, "_BAND", data.draw(st.integers(1, 1 << 16)))
+        patch.setattr(engine, "_ENCODED_PORTION", data.draw(st.integers(1, 1 << 14)))
         entries, made = quantised(reader.source, reader.entries(), scheme, None)
         for row in range(len(entries)):
             key, nbytes = entries.slices.key(row), int(entries.slices.nbytes[row])

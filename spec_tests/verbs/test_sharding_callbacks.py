@@ -22,7 +22,7 @@ from shardvar.planning.policies import ColumnarPolicy
 from shardvar.planning.policies.policy import HOLDS_ALL
 from shardvar.planning.slices import SliceTable
 from shardvar.reference.devices import Device, device_scope
-from shardvar.verbs.callbacks.shardable_tensor import LazySlice, SliceSource
+from shardvar.verbs.callbacks import LazySlice, SliceSource
 from shardvar.verbs.save import source_of
 from spec_tests.helpers import paths
 from spec_tests.helpers.hypothesis_strategies import slice_tables

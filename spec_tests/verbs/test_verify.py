@@ -17,7 +17,7 @@ from shardvar.errors import CorruptCheckpoint, InvalidCheckpoint
 from shardvar.formats.deferred import DeferredIndex
 from shardvar.formats.native.source import NativeIndex
 from shardvar.verbs.locate import find_checkpoints
-from shardvar.verbs.verdicts import VerifyReport
+from shardvar.verbs.problems import VerifyReport
 from spec_tests.helpers import paths
 from spec_tests.helpers.damage import flip
 from spec_tests.helpers.hypothesis_strategies import tensor_dicts

@@ -19,8 +19,7 @@ from shardvar.cli.verify import code_of_report, print_report
 from shardvar.errors import CheckpointError, MalformedCheckpoint, UnsupportedError
 from shardvar.verbs import verify as module
 from shardvar.verbs.locate import Location, find_checkpoint
-from shardvar.verbs.problems import Damage, lines_of_problems
-from shardvar.verbs.verdicts import VerifyReport
+from shardvar.verbs.problems import Damage, VerifyReport, lines_of_problems
 from spec_tests.helpers.command_line import Run, run
 
 __all__ = ["run"]

@@ -22,8 +22,7 @@ from shardvar.layout.meshes import (
     dtensor,
     plan_redistribution,
 )
-from shardvar.pictures.drawings import drawn_axes, rectangles_svg
-from shardvar.pictures.table import html_table, shown
+from shardvar.pictures.drawings import drawn_axes, html_table, rectangles_svg, shown
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.slices import SliceTable, TensorTable
 from spec_tests.helpers.hypothesis_strategies import ODD_KEYS

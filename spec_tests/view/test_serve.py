@@ -15,8 +15,7 @@ import pytest
 
 import shardvar as sv
 from shardvar.cli.serving import _HEADERS, PageServer, answers_of
-from shardvar.view.collect import choose_keys
-from shardvar.view.page import embedded_json
+from shardvar.view.collect import choose_keys, embedded_json
 from spec_tests.helpers.command_line import Run, run
 from spec_tests.helpers.view_pages import HOSTILE_KEYS
 

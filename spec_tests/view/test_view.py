@@ -19,14 +19,16 @@ import shardvar as sv
 from shardvar.verbs.compare.blocks import NUM_BINS, Statistics, bin_counts
 from shardvar.view.collect import (
     HEIGHTS,
+    MARK,
     bar_heights,
     describe,
+    embedded_json,
     front_coded,
     gaps,
+    make_page,
     packed,
     unpacked,
 )
-from shardvar.view.page import MARK, embedded_json, make_page
 from spec_tests.helpers.command_line import Run, run, saved
 from spec_tests.helpers.hypothesis_strategies import ODD_KEYS
 from spec_tests.helpers.paths import GOLDEN
@@ -270,7 +272,7 @@ def test_nothing_is_replaced_but_a_page(tmp_path: Path, run: Run) -> None:
 def test_a_page_that_would_be_too_large_is_refused_with_a_way_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("shardvar.view.page.MOST_NBYTES", 1000)
+    monkeypatch.setattr("shardvar.view.collect.MOST_NBYTES", 1000)
     with pytest.raises(sv.errors.ArgumentError, match="--filter"):
         make_page([{"path": "model", "name": "model"}])
 
@@ -292,7 +294,7 @@ def test_a_page_has_statistics_of_as_many_tensors_as_it_has_room_for(
     sv.save(tmp_path / "model", arrays)
     plain, whole = (len(page_of(run, tmp_path / "model", *words)) for words in ((), ("--stats",)))
     limit = plain + int(share * (whole - plain)) + 500
-    monkeypatch.setattr("shardvar.view.page.MOST_NBYTES", limit)
+    monkeypatch.setattr("shardvar.view.collect.MOST_NBYTES", limit)
     page = page_of(run, tmp_path / "model", "--stats")
     (columns,) = columns_of(page)["checkpoints"]
     keys, stats = keys_of(columns), columns["stats"]
@@ -313,7 +315,7 @@ def test_a_page_too_large_without_statistics_is_refused_before_a_value_is_read(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = saved(tmp_path)
-    monkeypatch.setattr("shardvar.view.page.MOST_NBYTES", 1000)
+    monkeypatch.setattr("shardvar.view.collect.MOST_NBYTES", 1000)
     for file in tmp_path.glob("model.svdata-*"):
         file.write_bytes(b"")  # a value that is read would be an error of another kind
     outcome = run("view", path, "--stats")
@@ -324,7 +326,7 @@ def test_a_page_of_two_too_large_is_refused_before_a_value_is_read(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = saved(tmp_path)
-    monkeypatch.setattr("shardvar.view.page.MOST_NBYTES", 1000)
+    monkeypatch.setattr("shardvar.view.collect.MOST_NBYTES", 1000)
     outcome = run("reshard", path, tmp_path / "new", "--dry-run", "--html", tmp_path / "page.html")
     assert outcome.code == 2 and "Leave out --html" in outcome.err
     for file in tmp_path.glob("model.svdata-*"):
@@ -357,7 +359,7 @@ def test_a_page_of_two_has_histograms_of_as_many_tensors_as_it_has_room_for(
     (plain, _), (whole, told) = page(), page("--stats")
     assert "room" not in told
     limit = len(plain) + int(share * (len(whole) - len(plain))) + 1500
-    monkeypatch.setattr("shardvar.view.page.MOST_NBYTES", limit)
+    monkeypatch.setattr("shardvar.view.collect.MOST_NBYTES", limit)
     text, told = page("--stats")
     sides = columns_of(text)["checkpoints"]
     rows = [side["stats"]["row"] or list(range(200)) for side in sides]

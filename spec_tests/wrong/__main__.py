@@ -3,8 +3,8 @@
 import os
 from concurrent.futures import ProcessPoolExecutor
 
-from shardvar.conformance.report import BROKEN, judge
 from shardvar.conformance.rules import all_rules
+from shardvar.conformance.session import BROKEN, judge
 from spec_tests.wrong.table import FAMILIES, mutants
 
 EXAMPLES = 60

@@ -330,12 +330,6 @@ def cut_along_any_axis(draw: st.DrawFn) -> SavedParts:
     return value, draw(st.permutations(parts))
 
 
-def _before(parts: ManyParts, length: int, axis: int) -> ManyParts:
-    """The same parts, of which the second begins before the tensor."""
-    offset, part = parts[1]
-    return [parts[0], (tuple(o - length * (at == axis) for at, o in enumerate(offset)), part)]
-
-
 ALIKE = (
     ("w", "w2", "w/w"), ("layer.1", "layer.10", "layer.1.w"), ("Bias", "bias", "BIAS"),
     ("a/b", "a.b", "a_b"), ("x", "x ", "x.0"), ("café", "cafe", "caf"),
@@ -391,8 +385,10 @@ rules(
             ("R-POLICY-1-outside",
              [(along(axis, n), parts)
               for _, n, cut, axis in _TABLES
+              for first, (offset, part) in [bands(along(axis, n), [(0, cut), (cut, n)], axis)]
               for parts in (bands(along(axis, n + 1), [(0, cut), (cut, n + 1)], axis),
-                            _before(bands(along(axis, n), [(0, cut), (cut, n)], axis), n, axis))],
+                            # The second begins before the tensor.
+                            [first, (tuple(o - n * (at == axis) for at, o in enumerate(offset)), part)])],
              "A part that reaches beyond the tensor is refused, or begins before it, also if the others make it "
              "whole,"),
             ("R-POLICY-3-parts",

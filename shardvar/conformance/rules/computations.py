@@ -66,20 +66,16 @@ def check_scattered(adapter: Calls, case: tuple[str, str], op: str) -> None:
     expect_equal(came, must, ulps=4)
 
 
-def _dtypes_of(op: str) -> list[str]:
-    # NumPy orders complex numbers, which few others do; products of infinite ones are defined
-    # nowhere, and a quotient of integers is none.
-    integers = [] if op == "div" else INTEGERS
-    return [*integers, *REALS[1:]] + (COMPLEX if op in ("add", "sub") else [])
-
-
 rules(
     *((f"R-SV-3-assign-{op}-numbers", f"assign_{op} create read", [*INTEGERS, *REALS, *COMPLEX],
        partial(check_sums, op=op),
        f"`assign_{op}` computes with numbers of any dtype as NumPy does, or is refused where it is not float32")
       for op in ("add", "sub")),
     *((f"R-SV-3-scatter-{op}-numbers", "scatter create read",
-       [*product(_dtypes_of(op), ("any", "positive", "negative"))], partial(check_scattered, op=op),
+       # NumPy orders complex numbers, which few others do; products of infinite ones are defined
+       # nowhere, and a quotient of integers is none.
+       [*product([*([] if op == "div" else INTEGERS), *REALS[1:], *(COMPLEX if op in ("add", "sub") else [])],
+                 ("any", "positive", "negative"))], partial(check_scattered, op=op),
        f"`scatter` of {op} computes with numbers of any dtype and sign as NumPy does, or is refused where it is not "
        "float32, also if ids come several times")
       for op in _UFUNCS),

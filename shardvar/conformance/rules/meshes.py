@@ -31,7 +31,7 @@ from shardvar.layout.dtypes import Array
 from shardvar.spec.meshes import by_placements, fsdp, hsdp, parts
 from shardvar.spec.redistribution import reduced
 from shardvar.testing import counting
-from shardvar.testing.compare import difference
+from shardvar.testing.arrays import difference
 
 MeshPlacement = int | None | tuple[str, int, int]
 MeshShape = tuple[int, ...]
@@ -543,11 +543,6 @@ def _reduction(shape: list[int], mesh: MeshShape, axis: int, op: str, placements
     return terms, mesh, axis, op, placements
 
 
-def _turned(axis: int, cut: int | None) -> tuple[int | None, ...]:
-    """Placements on a mesh of three axes, of which the one behind ``axis`` cuts."""
-    return tuple(cut if at == (axis + 1) % 3 else None for at in range(3))
-
-
 rules(
     ("V-TERM-1-columns", "mesh_reduce",
      [_reduction([prod(mesh)] * 2, mesh, axis, "sum", placements)
@@ -557,7 +552,7 @@ rules(
      check_reduced_terms,
      "Each device holds its part of the sum, whichever axis is cut, by the pending axis of the mesh or another"),
     ("V-TERM-1-three-axes", "mesh_reduce",
-     [_reduction([6, 2, 6], mesh, axis, op, _turned(axis, cut))
+     [_reduction([6, 2, 6], mesh, axis, op, [cut if at == (axis + 1) % 3 else None for at in range(3)])
       for mesh, axis, op, cut in product(_THREE, (0, 1, 2), ("sum", "avg", "min", "max"), (None, 0, 2))],
      check_reduced_terms,
      "Terms along any axis of a mesh of three are all reduced, of a tensor of three axes, whichever is cut"),

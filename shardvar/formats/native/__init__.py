@@ -15,7 +15,7 @@ at a multiple of ``PAYLOAD_ALIGNMENT``; their places are computed on columns. Da
 final names from the start, because a name with a fresh generation in it means nothing until an
 index names it. The commit is one rename, of the new index over the old one. Files that the new
 index does not name are removed after it, by this writer or, if it dies before, by the next; files
-that another checkpoint needs stay (``references``).
+that another checkpoint needs stay (``source``).
 """
 
 import os
@@ -26,11 +26,14 @@ import numpy as np
 
 from shardvar.errors import CheckpointError, StorageError, UnsupportedError
 from shardvar.formats.files import check_written, discard_files, remove_unnamed
-from shardvar.formats.native.index import RUN_NBYTES, Overview, encode_index, encode_text
-from shardvar.formats.native.names import (
+from shardvar.formats.native.index import (
+    RUN_NBYTES,
+    Overview,
     aside_name,
     check_generation,
     data_names,
+    encode_index,
+    encode_text,
     find_native,
     has_marks,
     has_neighbours,
@@ -42,18 +45,19 @@ from shardvar.formats.native.names import (
     native_index_name,
     owner_of,
 )
-from shardvar.formats.native.references import (
+from shardvar.formats.native.source import (
+    NativeSource,
     check_in_place,
     find_needs,
     freed_of,
     names_in_place,
     names_of_others,
+    open_native,
     read_overview,
     release,
     release_only,
     write_mark,
 )
-from shardvar.formats.native.source import NativeSource, open_native
 from shardvar.formats.protocol import FileChecksums, FileWriter, NewCheckpoint, SharedFormat
 from shardvar.formats.sinks import CommitSteps, SetSink, take_away
 from shardvar.layout.dtypes import ITEMSIZES, NAMES, Ints

@@ -25,24 +25,22 @@ from shardvar.errors import UnsupportedError
 from shardvar.formats.files import remove_unnamed
 from shardvar.formats.listing import ListedSource
 from shardvar.formats.protocol import FileChecksums, FileWriter, Format, NewCheckpoint, SharedFormat
-from shardvar.formats.safetensors.names import (
+from shardvar.formats.safetensors.source import (
+    DESCRIPTION_KEY,
+    FORMAT_KEY,
+    FORMAT_VALUE,
+    GENERATION_KEY,
     SAFETENSORS_SUFFIX,
+    TOTALS,
     find_safetensors,
     index_name_of,
     new_part_names,
     part_name,
     part_names_of,
     prefix_of,
+    read_safetensors,
     split_part_name,
     split_shard_name,
-)
-from shardvar.formats.safetensors.source import (
-    DESCRIPTION_KEY,
-    FORMAT_KEY,
-    FORMAT_VALUE,
-    GENERATION_KEY,
-    TOTALS,
-    read_safetensors,
 )
 from shardvar.formats.sets import build_set_index
 from shardvar.formats.sinks import (

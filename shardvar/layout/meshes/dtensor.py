@@ -50,8 +50,7 @@ import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError, OutOfRange
 from shardvar.layout.dtypes import Ints, Shape
-from shardvar.layout.meshes.layout import Layout, check_reduction
-from shardvar.layout.meshes.mesh import Intervals, Mesh, check_mesh
+from shardvar.layout.meshes.layout import Intervals, Layout, Mesh, check_mesh, check_reduction
 from shardvar.layout.partition import columns_of
 from shardvar.layout.region import read_shape, regions_of_range
 from shardvar.records import frozen

@@ -43,8 +43,7 @@ import numpy as np
 
 from shardvar.errors import ArgumentError, LayoutError, OutOfRange
 from shardvar.layout.dtypes import Ints, Shape
-from shardvar.layout.meshes.layout import Layout
-from shardvar.layout.meshes.mesh import Intervals, Mesh, check_mesh
+from shardvar.layout.meshes.layout import Intervals, Layout, Mesh, check_mesh
 from shardvar.layout.partition import Interval
 from shardvar.layout.region import Region, read_integers, read_shape
 

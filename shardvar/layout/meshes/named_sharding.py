@@ -34,8 +34,7 @@ from typing import Any
 import numpy as np
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError, OutOfRange
-from shardvar.layout.meshes.layout import Layout
-from shardvar.layout.meshes.mesh import Intervals, Mesh, check_mesh, div_bounds
+from shardvar.layout.meshes.layout import Intervals, Layout, Mesh, check_mesh, div_bounds
 from shardvar.layout.region import read_shape
 
 UNCONSTRAINED = "UNCONSTRAINED"

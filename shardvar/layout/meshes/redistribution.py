@@ -47,8 +47,7 @@ import numpy as np
 
 from shardvar.errors import LayoutError
 from shardvar.layout.dtypes import Bools, Ints
-from shardvar.layout.meshes.layout import Layout, check_reduction, sorted_regions
-from shardvar.layout.meshes.mesh import repeated
+from shardvar.layout.meshes.layout import Layout, check_reduction, repeated, sorted_regions
 from shardvar.layout.region import Region, intersect, overlapping_pairs
 from shardvar.records import entity
 

@@ -79,7 +79,7 @@ from shardvar.pictures.words import named
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.policies import Policy
 from shardvar.records import dataclass, field, frozen, replace
-from shardvar.reference.objects.image import (
+from shardvar.reference.objects.checkpoint import (
     CheckpointOptions,
     Image,
     ObjectOptions,

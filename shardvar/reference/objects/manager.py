@@ -35,8 +35,12 @@ from typing import Any
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, LockHeld, log_warning
 from shardvar.planning.policies import Policy
-from shardvar.reference.objects.checkpoint import Checkpoint
-from shardvar.reference.objects.image import CheckpointOptions, ObjectOptions, policy_of
+from shardvar.reference.objects.checkpoint import (
+    Checkpoint,
+    CheckpointOptions,
+    ObjectOptions,
+    policy_of,
+)
 from shardvar.reference.objects.series import (
     PlanWrite,
     Retention,

@@ -181,7 +181,14 @@ def stateless_uniform(
                 f"{kind} values were asked for with minval={minval!r}, maxval={maxval!r}.",
                 "Give both.",
             )
-        words = _draw(extents, seed, np.dtype(f"u{kind.itemsize}"), _word_transform(kind))
+        words = _draw(
+            extents,
+            seed,
+            np.dtype(f"u{kind.itemsize}"),
+            (lambda words: words)
+            if kind.itemsize == 4
+            else (lambda words: words[:, 0::2] | words[:, 1::2].astype(np.uint64) << np.uint64(32)),
+        )
         if minval is not None and maxval is not None:
             minimum, count = read_integer_limits(minval, maxval, kind)
             # Unsigned sums wrap around, so a negative minimum is added as its complement: for int32
@@ -329,13 +336,6 @@ def _draw(extents: Shape, seed: npt.ArrayLike, kind: DType, transform: _Transfor
         words = stream.counter_blocks(start // per_block, -(-portion.size // per_block))
         portion[:] = transform(words).reshape(-1)[: portion.size]
     return out
-
-
-def _word_transform(kind: DType) -> _Transform:
-    """Return the function of words that makes unsigned integers of the size of the dtype."""
-    if kind.itemsize == 4:
-        return lambda words: words
-    return lambda words: words[:, 0::2] | words[:, 1::2].astype(np.uint64) << np.uint64(32)
 
 
 def _uniform_of(kind: DType) -> _Transform:

@@ -163,25 +163,21 @@ class InitialValue:
         if made is None:
             made = self.function(**given.free_arguments(self.shape, self.dtype), **wanted)
             if "layout" in wanted:
-                call.made.update(_check_answer(made, call.layout))
+                # R-INIT-7 (RFC 000): "`__call__` returns a map from device string to the initial
+                # value on that device."
+                if not isinstance(made, Mapping) or made.keys() != call.layout.keys():
+                    answer = list(made) if isinstance(made, Mapping) else type(made).__name__
+                    raise ArgumentError(
+                        f"An initializer returned {answer} for a layout of the devices {list(call.layout)}.",
+                        "Return a dict with a value for each device of the layout, and no other.",
+                    )
+                call.made.update(made)
                 made = call.made.pop(device.name)
         # Initializers may be anyone's: a part of another shape or dtype is refused before it
         # becomes a shard.
         value = cast_value(as_value(made), self.dtype, "The initial value of a part")
         check_shape(value.shape, region.shape, f"The initial value of the part {region}")
         return value
-
-
-def _check_answer(answer: Any, layout: Mapping[str, InitialPart]) -> Mapping[str, Any]:
-    # R-INIT-7 (RFC 000): "`__call__` returns a map from device string to the initial value on that
-    # device."
-    if not isinstance(answer, Mapping) or answer.keys() != layout.keys():
-        given = list(answer) if isinstance(answer, Mapping) else type(answer).__name__
-        raise ArgumentError(
-            f"An initializer returned {given} for a layout of the devices {list(layout)}.",
-            "Return a dict with a value for each device of the layout, and no other.",
-        )
-    return answer
 
 
 def open_initial_value(initial_value: Any, shape: Sequence[int] | None, dtype: Any) -> InitialValue:

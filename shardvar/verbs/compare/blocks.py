@@ -41,7 +41,7 @@ from shardvar.engine.pool import (
     run_ahead,
     thread_buffer,
 )
-from shardvar.engine.read import FlatTensor, read_arrays
+from shardvar.engine.read import FlatTensor, read_each
 from shardvar.errors import READ_ERRORS, InvalidCheckpoint, ReadError, StorageError
 from shardvar.formats.deferred import DeferredIndex
 from shardvar.formats.protocol import Source
@@ -60,7 +60,6 @@ from shardvar.layout.dtypes import (
     widen_numbers,
 )
 from shardvar.planning.index import EntryTable, concatenate_entries
-from shardvar.planning.plan import plan_copies
 from shardvar.planning.slices import TensorTable
 from shardvar.records import entity, frozen, replace
 from shardvar.verbs.reader import Reader, has_settings
@@ -119,15 +118,7 @@ class Blocks:
 
     def read(self, tensors: Sequence[int]) -> list[Array | ReadError]:
         """Small tensors as arrays, in order; in the place of one that is damaged, its error."""
-        entries = self.entries_of(tensors)
-        try:
-            plan = plan_copies(entries.slices, entries.slices.tensors.whole())
-            return list(read_arrays(plan, self.source, entries))
-        except READ_ERRORS as error:
-            if len(tensors) == 1:
-                return [error]
-            # One by one, so that a damaged tensor does not hide the others of its batch.
-            return [self.read([tensor])[0] for tensor in tensors]
+        return read_each(self.source, self.entries_of(tensors))
 
     def stream(self, tensor: int) -> Iterator[Array]:
         """Flat arrays in C order; opaque elements as unsigned integers, variants as bytes."""

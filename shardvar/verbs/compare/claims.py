@@ -35,8 +35,7 @@ from shardvar.errors import (
     MalformedCheckpoint,
     UnsupportedError,
 )
-from shardvar.formats.native.index import RUN_NBYTES
-from shardvar.formats.native.names import native_index_name
+from shardvar.formats.native.index import RUN_NBYTES, native_index_name
 from shardvar.formats.native.source import NativeIndex, NativeSource
 from shardvar.formats.protocol import Source
 from shardvar.pictures.words import count

@@ -271,7 +271,7 @@ class DiffReport:
         return {"schema": SCHEMA, "equal": self.equal, **fields_as_json(self)}
 
     def _repr_html_(self) -> str:
-        from shardvar.pictures.table import Markup, bad, html_block, html_table
+        from shardvar.pictures.drawings import Markup, bad, html_block, html_table
 
         about = [f"A: {self.path_a}", f"B: {self.path_b}", f"{self.num_equal:,} equal"]
         rows: list[tuple[object, object, object]] = [

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from shardvar.maps.map import Map
     from shardvar.maps.report import MapReport
     from shardvar.verbs.mapping import MapLike
-    from shardvar.verbs.newest import FolderContents
 
 
 @named_arguments
@@ -190,7 +189,10 @@ def _diff_folders(
     if is_one:
         own = compare([only_one(a, one.meant)], [only_one(b, other.meant)])
     left, right = (
-        {_name_in(each, x): x for x in (each.others if is_one else each.all)}
+        {
+            os.path.relpath(os.path.join(x.storage.path, x.stem), each.place.storage.path): x
+            for x in (each.others if is_one else each.all)
+        }
         for each in (one, other)
     )
     others, not_compared = list[DiffReport](), list[str]()
@@ -221,12 +223,6 @@ def _diff_folders(
             right[each].path for each in sorted(right.keys() - left.keys())
         ),
         not_compared=tuple(sorted({*not_compared})),
-    )
-
-
-def _name_in(contents: "FolderContents", found: Location) -> str:
-    return os.path.relpath(
-        os.path.join(found.storage.path, found.stem), contents.place.storage.path
     )
 
 

@@ -218,7 +218,11 @@ def digest_array(key: str, array: Array) -> str:
     >>> digest_array("step", np.array(7, np.int64))[:16]
     '828d88b1e88f6847'
     """
-    data, dtype = _data(array), "string" if array.dtype.kind == "O" else array.dtype.name
+    if array.dtype.kind == "O":
+        texts = (len(text).to_bytes(8, "little") + text for text in array.ravel().tolist())
+        data, dtype = memoryview(b"".join(texts)), "string"
+    else:
+        data, dtype = bytes_of(np.ascontiguousarray(array)), array.dtype.name
     leaves = LeafHashes(len(data))
     leaves.add(dtype, 0, data)
     return leaves.digest(key, dtype, array.shape)
@@ -254,14 +258,6 @@ def digests_of_blocks(
     for key, error in errors.items():
         raise error.at(repr(key))
     return found
-
-
-def _data(array: Array) -> memoryview:
-    if array.dtype.kind == "O":
-        return memoryview(
-            b"".join(len(each).to_bytes(8, "little") + each for each in array.ravel().tolist())
-        )
-    return bytes_of(np.ascontiguousarray(array))
 
 
 def _walk(

@@ -57,9 +57,8 @@ from shardvar.storage.local import LocalStorage, split_place
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.compare.digest import DigestReport, digest_reader
 from shardvar.verbs.locate import DOWNLOADS, UNFINISHED_DOWNLOAD, Location, Path
-from shardvar.verbs.problems import Damage
+from shardvar.verbs.problems import DAMAGED, OK, VALUES_MATCH, Damage, VerifyReport
 from shardvar.verbs.reader import Reader
-from shardvar.verbs.verdicts import DAMAGED, OK, VALUES_MATCH, VerifyReport
 from shardvar.wire.damage import past_limit
 from shardvar.wire.digests import (
     HEAD,

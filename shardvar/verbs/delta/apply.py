@@ -31,7 +31,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.compressed import StreamChecksum, new_checksum
 from shardvar.formats.files import open_below
-from shardvar.formats.native.names import native_index_name
+from shardvar.formats.native.index import native_index_name
 from shardvar.formats.parts import check_not_a_part
 from shardvar.formats.protocol import Source
 from shardvar.formats.published import check_no_delta
@@ -44,11 +44,20 @@ from shardvar.records import entity, replace
 from shardvar.storage.exchange import left_beside
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.arguments import check_policy, check_progress, named_arguments
-from shardvar.verbs.callbacks.answer import OverlaidSource
+from shardvar.verbs.callbacks import OverlaidSource
 from shardvar.verbs.compare.blocks import Blocks, ReadBytes
 from shardvar.verbs.compare.digest import digests_of
 from shardvar.verbs.delta.chain import check_base, count_applied, find_deltas, open_chain
-from shardvar.verbs.delta.contents import CHANGED, EQUAL, Contents, Delta, DeltaRow, check_faults
+from shardvar.verbs.delta.contents import (
+    CHANGED,
+    EQUAL,
+    ApplyReport,
+    Contents,
+    Delta,
+    DeltaRow,
+    apply_report,
+    check_faults,
+)
 from shardvar.verbs.delta.dialects import Patch, Patcher, PublishedDelta
 from shardvar.verbs.delta.draft import (
     DeltaDraft,
@@ -62,7 +71,6 @@ from shardvar.verbs.delta.draft import (
     leaf_reads,
 )
 from shardvar.verbs.delta.join import PatchedSource
-from shardvar.verbs.delta.report import ApplyReport, apply_report
 from shardvar.verbs.locate import (
     Location,
     Path,

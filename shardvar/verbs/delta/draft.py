@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardvar.engine.files import FileReport, FileTask, run_each
+from shardvar.engine.files import FileReport, FileRunner, FileTask, run_each
 from shardvar.engine.pool import Progress, block_ranges, map_ahead
 from shardvar.engine.read import FlatTensor
-from shardvar.engine.write import FileRunner
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import ITEMSIZES, Shape, code
@@ -31,7 +30,7 @@ from shardvar.planning.index import (
 from shardvar.planning.slices import TensorTable
 from shardvar.records import dataclass, entity, field, replace
 from shardvar.storage.scratch import ScratchFile
-from shardvar.verbs.callbacks.answer import OverlaidSource
+from shardvar.verbs.callbacks import OverlaidSource
 from shardvar.verbs.compare.blocks import NO_BYTES, ReadBytes, reads_of
 from shardvar.verbs.delta.contents import (
     CHANGED,
@@ -42,9 +41,10 @@ from shardvar.verbs.delta.contents import (
     WHOLE_PREFIX,
     Contents,
     Delta,
+    DeltaReport,
     DeltaRow,
+    TensorChange,
 )
-from shardvar.verbs.delta.report import DeltaReport, TensorChange
 from shardvar.verbs.locate import Location, Path, check_apart, find_target
 from shardvar.verbs.reader import Reader, find_objects
 from shardvar.verbs.save import WRITER

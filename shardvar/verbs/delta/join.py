@@ -64,6 +64,7 @@ from shardvar.verbs.delta.contents import (
     WHOLE_PREFIX,
     Contents,
     Delta,
+    DeltaReport,
     DeltaRow,
     check_leaves,
 )
@@ -75,7 +76,6 @@ from shardvar.verbs.delta.draft import (
     find_delta_target,
     write_delta,
 )
-from shardvar.verbs.delta.report import DeltaReport
 from shardvar.verbs.locate import Path
 from shardvar.verbs.reader import Reader
 from shardvar.wire import strings

@@ -35,6 +35,7 @@ from shardvar.verbs.delta.contents import (
     REMOVED,
     WHOLE,
     Contents,
+    DeltaReport,
     DeltaRow,
     check_faults,
 )
@@ -49,7 +50,6 @@ from shardvar.verbs.delta.draft import (
     leaf_reads,
     write_delta,
 )
-from shardvar.verbs.delta.report import DeltaReport
 from shardvar.verbs.locate import Path, find_checkpoint
 from shardvar.verbs.reader import Reader, open_found
 from shardvar.wire.digests import LEAF_NBYTES

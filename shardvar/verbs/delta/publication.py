@@ -22,8 +22,7 @@ from shardvar.errors import ArgumentError, TargetExists, UnsupportedError
 from shardvar.formats.compressed import Compressor, check_installed, new_checksum
 from shardvar.formats.published import SLIME, TRL_FORMAT
 from shardvar.formats.safetensors import PublishedFormat
-from shardvar.formats.safetensors.names import set_index_name
-from shardvar.formats.safetensors.source import metadata_of_texts
+from shardvar.formats.safetensors.source import metadata_of_texts, set_index_name
 from shardvar.formats.sets import DELTA_ENCODING
 from shardvar.layout.dtypes import OWN_SIZE, code
 from shardvar.pictures.words import similar
@@ -32,7 +31,16 @@ from shardvar.records import dataclass, field, frozen, replace
 from shardvar.storage.local import split_place
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.compare.blocks import Blocks
-from shardvar.verbs.delta.contents import CHANGED, EQUAL, WHOLE, Contents, Delta, DeltaRow
+from shardvar.verbs.delta.contents import (
+    CHANGED,
+    EQUAL,
+    WHOLE,
+    Contents,
+    Delta,
+    DeltaReport,
+    DeltaRow,
+    TensorChange,
+)
 from shardvar.verbs.delta.dialects import GAPS, IDX, INDICES, VALUE, XOR, is_numeral, marks_of
 from shardvar.verbs.delta.draft import (
     DeltaDraft,
@@ -41,7 +49,6 @@ from shardvar.verbs.delta.draft import (
     leaf_reads,
     scratch_source,
 )
-from shardvar.verbs.delta.report import DeltaReport, TensorChange
 from shardvar.verbs.locate import Location, Path, check_apart
 from shardvar.verbs.reader import Reader, open_found
 from shardvar.verbs.writing import carry_out, plan_checkpoint, preview

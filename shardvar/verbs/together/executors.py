@@ -62,9 +62,8 @@ from shardvar.verbs.locate import Location
 from shardvar.wire import strings
 
 if TYPE_CHECKING:
-    from shardvar.engine.files import FileReport, FileTask
+    from shardvar.engine.files import FileReport, FileRunner, FileTask
     from shardvar.engine.mapped import MapPart
-    from shardvar.engine.write import FileRunner
 
 _AHEAD = 1024
 """Tasks that are with the executor at a time: more than a cluster has workers."""
@@ -258,8 +257,8 @@ class Payloads:
     @classmethod
     def of(cls, opening: Opening, source: Source, entries: EntryTable) -> Self:
         """Return the payloads of some entries of a source, without the checksums of others."""
+        from shardvar.engine.files import shrink_entries
         from shardvar.engine.mapped import map_parts  # of an executor
-        from shardvar.engine.write import shrink_entries
 
         entries = shrink_entries(entries, np.arange(len(entries)))
         files = {
@@ -337,7 +336,7 @@ def runner_of(
 ) -> "FileRunner":
     """Return the runner of a reshard's tasks on an executor; ``source`` is the caller's."""
     from shardvar.engine.cast import CastSource  # of a write
-    from shardvar.engine.write import restore_rows, shrink_entries, shrink_task
+    from shardvar.engine.files import restore_rows, shrink_entries, shrink_task
 
     def arguments(number: int, task: "FileTask") -> tuple[Any, ...]:
         # The task without the parts that its file does not need.

@@ -46,8 +46,7 @@ from shardvar.errors import (
     MissingFile,
     prefix_errors,
 )
-from shardvar.formats.native.index import RUN_NBYTES
-from shardvar.formats.native.names import native_index_name
+from shardvar.formats.native.index import RUN_NBYTES, native_index_name
 from shardvar.formats.native.source import NativeIndex, decode_native_index, open_native
 from shardvar.formats.sets import is_bare
 from shardvar.layout.dtypes import ITEMSIZES, Array, Bools, Ints, Shape
@@ -509,24 +508,18 @@ def hashed(
         yield found
     for row, part, array in zip(rows.tolist(), parts, arrays, strict=True):
         if not isinstance(array, LazyPayload | bytes):
-            _hash_array(source, row, part)
+            start = _first_byte(part, nbytes := source.nbytes(row))
+            if start is not None:
+                inside = part.leaves.inside(start, start + nbytes)
+                _put_leaves(part.leaves, part.dtype, inside, partial(_span, source, row), start)
+            elif (payload := source.payload(row)) is not None:
+                part.leaves.add_region(part.dtype, part.shape, part.offset, part.extent, payload)
     nbytes = 0
     for number, part in enumerate(parts):
         known = part.leaves.known()
         nbytes += HASH_NBYTES * len(known)
         if known and nbytes <= _MOST_NBYTES:
             found[slices.key(number), part.offset] = known
-
-
-def _hash_array(source: ArraySource, row: int, part: _Part) -> None:
-    nbytes = source.nbytes(row)
-    start = _first_byte(part, nbytes)
-    if start is not None:
-        leaves = part.leaves.inside(start, start + nbytes)
-        _put_leaves(part.leaves, part.dtype, leaves, partial(_span, source, row), start)
-    elif (payload := source.payload(row)) is not None:
-        region = part.offset, part.extent
-        part.leaves.add_region(part.dtype, part.shape, *region, payload)
 
 
 def _put_leaves(

@@ -3,6 +3,7 @@ the parts alone."""
 
 import pickle
 import shutil
+import tracemalloc
 import zipfile
 import zlib
 from collections import Counter, OrderedDict, defaultdict
@@ -266,3 +267,46 @@ def test_a_call_of_what_has_no_name_is_refused() -> None:
     ):
         with pytest.raises(ShardvarError):
             tensor_of(tensor)
+
+
+def test_a_cycle_or_a_laugh_is_refused_and_not_followed() -> None:
+    cycle: list[Any] = [{}]
+    cycle.append(cycle)
+    with pytest.raises(ShardvarError, match="levels"):
+        leaves_of(cycle, is_tensor)
+    laugh: Any = {"a": 1}
+    for _ in range(60):
+        laugh = {"a": laugh, "b": laugh}
+    with pytest.raises(ShardvarError, match="more than"):
+        leaves_of(laugh, is_tensor)
+    nested: list[Any] = []
+    for _ in range(100_000):
+        nested = [nested]
+    with pytest.raises(UnsupportedError, match="nested deeper"):
+        plain_of(nested)
+    wide: list[Any] = [1] * 1000
+    for _ in range(40):
+        wide = [wide] * 1000
+    with pytest.raises(UnsupportedError):
+        plain_of(wide)
+
+
+def test_a_key_is_looked_up_without_memory_for_all_others(tmp_path: Path) -> None:
+    """``verify`` asks for every key by itself, which took the square of their number."""
+    sv.save(
+        tmp_path / "ck",
+        {f"w{number}": np.ones(2, np.float32) for number in range(2_000)},
+        format="torch",
+    )
+    with sv.open_checkpoint(tmp_path / "ck") as reader:
+        assert (
+            not reader.faults and "w6" not in reader.index.faults
+        )  # all items are read, and looked up once
+        tracemalloc.start()
+        try:
+            assert reader.source.is_guarded("w7")  # type: ignore[attr-defined]  # of this format's source
+            assert reader.index.faults.get("w7") is None
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert peak < 30_000

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.errors import InvalidCheckpoint, MalformedCheckpoint
+from shardvar.errors import InvalidCheckpoint, MalformedCheckpoint, TargetExists
 from shardvar.formats.torch.archive import frame_of
 from shardvar.formats.torch.dcp import parse_metadata
 from shardvar.formats.torch.values import DTYPES
@@ -69,6 +69,20 @@ def test_payloads_are_aligned_and_read_in_place(tmp_path: Path) -> None:
     with sv.open_checkpoint(tmp_path / "ck") as reader:
         entries = reader.entries()
     assert entries.plain.all() and not (entries.start % 64).any()
+
+
+def test_reshard_replaces_a_folder_only_if_it_is_told_to(tmp_path: Path) -> None:
+    """A folder with data files and without an index too: they may be all that is left."""
+    sv.save(tmp_path / "model.npz", TENSORS)
+    sv.save(tmp_path / "ck", TENSORS, format="torch")
+    for _ in range(2):
+        before = written(tmp_path / "ck")
+        with pytest.raises(TargetExists):
+            sv.reshard(tmp_path / "model.npz", tmp_path / "ck", format="torch")
+        assert written(tmp_path / "ck") == before
+        (tmp_path / "ck" / ".metadata").unlink(missing_ok=True)
+    sv.reshard(tmp_path / "model.npz", tmp_path / "ck", format="torch", force=True)
+    assert sv.diff(tmp_path / "model.npz", tmp_path / "ck").equal
 
 
 def test_the_users_metadata_and_the_description_of_the_policy_are_kept(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from shardvar.errors import (
     TargetExists,
     UnsupportedError,
 )
+from shardvar.formats.files import State
 from shardvar.storage import exchange
 from shardvar.wire.pickle import parse_pickle
 from shardvar.wire.plain import Node
@@ -296,6 +298,22 @@ def test_force_replaces_it_whole_and_keeps_other_files(tmp_path: Path) -> None:
     assert sv.diff(folder, UNIVERSAL / "z1fp32w3").equal
 
 
+@pytest.mark.parametrize("fails", ["_swap", "sync_all"])
+def test_after_an_error_the_old_folder_is_what_it_was(
+    fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = made(UNIVERSAL / "z3bf16w2", tmp_path / "u")
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+
+    def fail(*_: object) -> None:
+        raise OSError(5, "no")
+
+    monkeypatch.setattr(exchange, fails, fail)
+    with pytest.raises(StorageError, match=State.OLD.value):
+        made(UNIVERSAL / "z1fp32w3", folder, force=True)
+    assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
+
+
 def test_a_name_that_cannot_be_written_is_an_error_after_the_commit(tmp_path: Path) -> None:
     (tmp_path / "latest_universal").mkdir()
     with pytest.raises(StorageError, match="it is in place, but latest_universal does not name it"):
@@ -314,6 +332,21 @@ def test_it_is_not_removed_by_parts(tmp_path: Path) -> None:
         with pytest.raises(UnsupportedError, match="several files of another program"):
             sv.remove(folder)
         assert paths(folder) == before
+
+
+def test_threads_of_an_executor_write_the_same_files(tmp_path: Path) -> None:
+    source = copied("torch_zero", "z2bf16w2", tmp_path / "from")
+    here = made(source, tmp_path / "here")
+    with ThreadPoolExecutor(2) as executor:
+        there = made(source, tmp_path / "there", executor=executor)
+    assert paths(here) == paths(there)
+    for path in paths(here):
+        assert (here / path).read_bytes() == (there / path).read_bytes()
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
+    report = sv.reshard(UNIVERSAL / "z1fp32w3", tmp_path / "u", format="universal", dry_run=True)
+    assert report.num_tensors and not os.listdir(tmp_path)
 
 
 def test_files_that_say_how_to_cut_a_tensor_are_not_copied_without_that(tmp_path: Path) -> None:

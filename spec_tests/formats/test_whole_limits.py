@@ -3,7 +3,6 @@
 The oracles are counts: of calls, of keys that are refused, and of bytes that Python allocates.
 """
 
-import json
 import tracemalloc
 from collections import Counter
 from pathlib import Path
@@ -23,6 +22,7 @@ from shardvar.limits import (
 )
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, find_shared
 from shardvar.planning.slices import SliceTable, TensorTable
+from spec_tests.formats.test_zarr import GROUP, described_v3, make
 from spec_tests.helpers.golden_verdicts import check_parts, read_all
 from spec_tests.hostile import torch as torch_file
 
@@ -31,27 +31,12 @@ ZSTD = {"name": "zstd", "configuration": {"level": 0, "checksum": False}}
 
 def write_group(folder: Path, arrays: dict[str, dict[str, Any]]) -> Path:
     """Write a Zarr group with arrays, of each the fields that differ and the chunks in ``files``."""
-    folder.mkdir()
-    (folder / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group", "attributes": {}}')
+    files: dict[str, Any] = {"zarr.json": GROUP}
     for key, fields in arrays.items():
         chunks = fields.pop("files", {})
-        little = {"name": "bytes", "configuration": {"endian": "little"}}
-        described = {
-            "zarr_format": 3,
-            "node_type": "array",
-            "data_type": "float32",
-            "fill_value": 0,
-            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-            "codecs": [little],
-            **fields,
-        }
-        (folder / key).mkdir()
-        (folder / key / "zarr.json").write_text(json.dumps(described))
-        for name, octets in chunks.items():
-            path = folder / key / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(octets)
-    return folder
+        files[f"{key}/zarr.json"] = described_v3(**{"fill_value": 0, **fields})
+        files |= {f"{key}/{name}": octets for name, octets in chunks.items()}
+    return make(folder, files)
 
 
 def grid(*extents: int) -> dict[str, Any]:
@@ -169,30 +154,6 @@ def test_an_absent_chunk_is_verified_without_its_memory(tmp_path: Path) -> None:
         tracemalloc.stop()
 
 
-def view(*shape: int, strides: tuple[int, ...], key: str = "0", count: int = 4) -> bytes:
-    """A tensor of the storage ``key`` with ``count`` elements."""
-    storage = (
-        torch_file.pair(
-            torch_file.text("storage"),
-            torch_file.name("torch", "FloatStorage"),
-            torch_file.text(key),
-            torch_file.text("cpu"),
-            torch_file.number(count),
-        )
-        + b"Q"
-    )
-    extents = [torch_file.pair(*map(torch_file.number, each)) for each in (shape, strides)]
-    return torch_file.call(
-        "torch._utils",
-        "_rebuild_tensor_v2",
-        storage,
-        torch_file.number(0),
-        *extents,
-        b"\x89",
-        b"}",
-    )
-
-
 def saved(path: Path, storage: bytes, **tensors: bytes) -> Path:
     body = torch_file.mapping(**tensors)
     path.write_bytes(torch_file.archive(body, ("data/0", storage), ("version", b"3\n")))
@@ -204,8 +165,8 @@ def test_a_view_that_repeats_a_few_elements_for_ever_is_a_fault(tmp_path: Path, 
     path = saved(
         tmp_path / "m.pt",
         torch_file.VALUES,
-        good=view(4, strides=(1,)),
-        large=view(count, strides=(0,)),
+        good=torch_file.tensor(4, strides=(1,)),
+        large=torch_file.tensor(count, strides=(0,)),
     )
     with pytest.raises(InvalidCheckpoint, match="'large'.*MAX_VIEW_EXPANSION"):
         sv.load(path)
@@ -217,7 +178,10 @@ def test_views_of_one_storage_share_a_limit(tmp_path: Path) -> None:
     """A layer with the names of all layers is read; thousands of names of one storage are not."""
     count = 1 << 16
     storage = np.arange(count, dtype="<f4")
-    names = {f"k{number:04d}": view(count, strides=(1,), count=count) for number in range(1000)}
+    names = {
+        f"k{number:04d}": torch_file.tensor(count, strides=(1,), count=count)
+        for number in range(1000)
+    }
     few = dict(list(names.items())[:96])
     tied = sv.load(saved(tmp_path / "tied.pt", storage.tobytes(), **few))
     assert len(tied) == 96 and np.array_equal(tied["k0095"], storage)
@@ -227,7 +191,7 @@ def test_views_of_one_storage_share_a_limit(tmp_path: Path) -> None:
 
 
 def test_a_mask_that_torch_expanded_is_read(tmp_path: Path) -> None:
-    mask = view(2048, 1024, strides=(0, 0), count=1)
+    mask = torch_file.tensor(2048, 1024, strides=(0, 0), count=1)
     loaded = sv.load(saved(tmp_path / "m.pt", torch_file.VALUES[4:8], mask=mask))["mask"]
     assert loaded.shape == (2048, 1024) and (loaded == 1).all()
 
@@ -249,7 +213,7 @@ def test_objects_that_share_a_value_share_a_limit(tmp_path: Path) -> None:
 def test_an_item_of_a_distributed_checkpoint_repeats_no_element(tmp_path: Path) -> None:
     count = 1 << 40
     item = torch_file.archive(
-        view(count, strides=(0,)), ("data/0", torch_file.VALUES), ("version", b"3\n")
+        torch_file.tensor(count, strides=(0,)), ("data/0", torch_file.VALUES), ("version", b"3\n")
     )
     at = torch_file.size(0)
     (tmp_path / "__0_0.distcp").write_bytes(item)

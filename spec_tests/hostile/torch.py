@@ -50,14 +50,18 @@ def whole_pickle(body: bytes) -> bytes:
 VALUES = struct.pack("<4f", 0, 1, 2, 3)
 
 
-def tensor(*shape: int, offset: int = 0, count: int = 4) -> bytes:
+def tensor(
+    *shape: int, offset: int = 0, count: int = 4, strides: Sequence[int] | None = None
+) -> bytes:
+    """A tensor of the storage ``0`` with ``count`` elements; contiguous, or with these strides."""
     storage = (
         pair(text("storage"), name("torch", "FloatStorage"), text("0"), text("cpu"), number(count))
         + b"Q"
     )
-    strides = [1] * len(shape)
-    for axis in range(len(shape) - 2, -1, -1):
-        strides[axis] = strides[axis + 1] * shape[axis + 1]
+    if strides is None:
+        strides = [1] * len(shape)
+        for axis in range(len(shape) - 2, -1, -1):
+            strides[axis] = strides[axis + 1] * shape[axis + 1]
     extents = pair(*map(number, shape)), pair(*map(number, strides))
     return call(
         "torch._utils", "_rebuild_tensor_v2", storage, number(offset), *extents, b"\x89", b"}"

@@ -173,6 +173,23 @@ def test_what_is_loaded_is_exported_and_restored_like_what_it_was(tmp_path: Path
     assert fresh["words"].words == [b"a", b"b"]
 
 
+def test_many_small_variables_are_read_in_few_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import shardvar.reference.objects.export as exported
+
+    reads: list[int] = []
+    read = exported.read_arrays
+    monkeypatch.setattr(
+        exported, "read_arrays", lambda plan, *rest: reads.append(1) or read(plan, *rest)
+    )
+    monkeypatch.setattr(exported, "_BATCH_NBYTES", 400)
+    sv.export([sv.Variable(np.float32(number)) for number in range(500)], tmp_path / "model")
+    loaded = sv.load_exported(tmp_path / "model")
+    assert [float(loaded[number]) for number in range(500)] == list(range(500))
+    assert len(reads) == 5
+
+
 def test_strings_and_shards_without_rows_are_exported(tmp_path: Path) -> None:
     words = np.array([b"a", b"", b"\xff\x00c"], object)
     cut = sv.PartitionSpec(splits=[[0, 2, 1]])
@@ -202,6 +219,34 @@ def test_wrong_usage_has_one_clear_error_and_writes_nothing(tmp_path: Path) -> N
     sv.save(tmp_path / "arrays", {"w": table()})
     with pytest.raises(InvalidCheckpoint, match="no object: 'w'"):
         sv.load_exported(tmp_path / "arrays")
+
+
+def test_a_callback_that_changes_what_it_reads_changes_no_variable(tmp_path: Path) -> None:
+    """Values are read where they lie, and what a callback reads is a copy all the same."""
+
+    class Spoiler:
+        description = "Overwrites what it was given."
+
+        def __call__(self, tensors: Any) -> Any:
+            (shard,) = [{}]
+            for each in tensors:
+                array = np.asarray(each.tensor)
+                shard.setdefault(each.checkpoint_key, {})[each.slice_spec] = each.tensor
+                if array.dtype == np.float32:
+                    array *= 0
+            return [shard]
+
+    w = create_sharded_variable(table(), 3)
+    for write in (
+        lambda path: sv.export({"w": w}, path, policy=Spoiler()),
+        sv.Checkpoint(w=w).write,
+    ):
+        write(
+            tmp_path / "model",
+            **({} if write.__name__ == "<lambda>" else {"policy": Spoiler(), "force": True}),
+        )
+        np.testing.assert_array_equal(w.numpy(), table())
+        np.testing.assert_array_equal(sv.load_exported(tmp_path / "model").w.numpy(), table())
 
 
 def fields_of(message: bytes, *numbers: int) -> list[Any]:
@@ -247,6 +292,20 @@ def test_a_saved_model_is_read_by_its_folder_and_replaced_only_with_force(tmp_pa
     report = sv.export({"v": sv.Variable(table())}, path, format="tensorflow", force=True)
     assert report.path == str(path) and list(sv.load_exported(path).children) == ["v"]
     assert sorted(each.name for each in path.iterdir()) == ["saved_model.pb", "variables"]
+
+
+def test_an_export_that_fails_leaves_the_old_saved_model(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    sv.export({"w": sv.Variable(table())}, path, format="tensorflow")
+    files = {each: each.read_bytes() for each in path.rglob("*") if each.is_file()}
+
+    def refuse(_tensors: Any) -> Any:
+        raise RuntimeError("a policy failed")
+
+    refuse.description = "Fails."  # type: ignore[attr-defined]
+    with pytest.raises(Exception, match="failed"):
+        sv.export({"w": sv.Variable(table())}, path, format="tensorflow", force=True, policy=refuse)
+    assert {each: each.read_bytes() for each in path.rglob("*") if each.is_file()} == files
 
 
 def test_what_tensorflow_cannot_serve_is_refused_and_nothing_is_written(tmp_path: Path) -> None:

@@ -131,6 +131,15 @@ def test_a_copy_of_a_checkpoint_has_its_own_objects(tmp_path: Path) -> None:
 # Policies
 
 
+def test_a_copy_of_a_manager_saves_its_own_checkpoint(tmp_path: Path) -> None:
+    manager = build(tmp_path)
+    manager.save()
+    twin = copy.deepcopy(manager)
+    report: Any = twin.save()
+    assert report.path == str(tmp_path / "ckpt-2")
+    assert int(manager.checkpoint.save_counter) == 1
+
+
 def test_policies_of_equal_fields_are_equal_and_hash_alike() -> None:
     class Numbered(sv.ShardingCallback):
         def __init__(self, number: Any) -> None:

@@ -26,6 +26,7 @@ from shardvar.errors import (
     InvalidCheckpoint,
     MissingExtra,
     MissingFile,
+    ServerError,
     StorageError,
     UnsupportedError,
 )
@@ -33,7 +34,7 @@ from shardvar.storage import objects, requests, urls
 from shardvar.storage.objects import ObjectClient
 from shardvar.storage.remote import AHEAD_NBYTES, RemoteStorage
 from shardvar.storage.requests import FolderListing, Head, Pace
-from shardvar.storage.urls import WebClient
+from shardvar.storage.urls import WebClient, split_url
 from spec_tests.helpers.range_server import RangeServer, serving
 
 CONTENT = np.random.default_rng(1).bytes(3 << 20)
@@ -171,18 +172,29 @@ def test_a_name_leads_to_no_other_folder(name: str) -> None:
         ("s3://KEY:SECRET@bucket/model", "password"),
         ("s3://SECRET@bucket/model", "password"),
         ("abfs://c:SECRET@account.dfs.core.windows.net/x", "password"),
+        ("https://user:SECRET@host/model.npz", "password"),
+        ("s3://KEY:SECRET/with/slash@bucket/model", "password"),
         ("https://user:SECRET/with/slash@host/model.npz", "password"),
         ("zip://x::s3://KEY:SECRET@bucket/model", "another URL in it"),
+        ("simplecache::s3://KEY:SECRET@bucket/model", "does not begin as a URL"),
         (" s3://KEY:SECRET@bucket/model", "does not begin as a URL"),
         ("s3:/KEY:SECRET@bucket/model", "lost a slash"),
         ("https://host/model.npz?X-Amz-Signature=SECRET", "query"),
         ("s3://bucket/model?versionId=SECRET", "query"),
         ("https://host/model%3Fsig=SECRET", "query"),
+        ("s3://bucket/model%3FX-Amz-Signature%3DSECRET", "query"),
         ("https://host/model.npz#SECRET", "fragment"),
+        ("s3://bucket/model#SECRET", "fragment"),
+        ("gs://bucket/#SECRET", "fragment"),
         ("az://container/run#SECRET/model", "fragment"),
+        ("hf://user/model#SECRET", "fragment"),
+        ("s3://bucket#SECRET", "fragment"),
         ("https://host/model;sig=SECRET/x.npz", "parameters"),
         ("https://host/sv=2020&sig=SECRET/x.npz", "parameters"),
+        ("https://host/model%3Bsig%3DSECRET", "parameters"),
+        ("az://container/model;SharedAccessSignature=SECRET", "parameters"),
         ("az://DefaultEndpointsProtocol=https;AccountKey=SECRET/x", "parameters"),
+        ("https://account.blob.core.windows.net/container/x;sig=SECRET", "parameters"),
         ("ssh://user;password=SECRET@host/model", "parameters"),
         ("sftp://user%3ASECRET@host/model", "password"),
         ("https://user%3ASECRET%40host/model.npz", "password"),
@@ -213,6 +225,13 @@ def test_a_url_of_a_file_is_its_path(tmp_path: Path) -> None:
             sv.save(f"file://{host}{tmp_path}/{word}", tensors, force=True)
             assert np.array_equal(sv.load(tmp_path / name)["w"], tensors["w"])
         assert sv.verify(f"file://{tmp_path}/{word}").path == str(tmp_path / name)
+
+
+def test_names_with_an_equals_sign_are_names() -> None:
+    """Folders such as those of a step or of a search over learning rates are no parameters."""
+    pytest.importorskip("fsspec")
+    storage, name = split_url("memory://bucket/lr=0.1,wd=0.2/step=100;a&b/model.npz")
+    assert (storage.key, name) == ("lr=0.1,wd=0.2/step=100;a&b", "model.npz")
 
 
 def test_unknown_schemes_and_packages_that_are_missing_are_told_apart() -> None:
@@ -323,6 +342,20 @@ def test_a_server_that_sends_whole_files_alone_is_said_to_be_that(
         StorageError, match=r"sends only whole files, .*\. Download the file, or use a server"
     ):
         sv.load(f"{server.url}/model.npz")
+
+
+def test_a_web_server_that_cuts_answers_short_is_an_error(
+    server: RangeServer, tmp_path: Path
+) -> None:
+    sv.save(tmp_path / "model.npz", {"w": np.arange(1000)})
+    publish(server, tmp_path)
+    server.cut = 3
+    server.num_requests = 0
+    with pytest.raises(ServerError, match="the server sent"):
+        sv.load(f"{server.url}/model.npz")
+    assert (
+        server.num_requests == 3
+    )  # for its size, and twice for its first bytes: no other format asks again
 
 
 def test_a_file_that_is_replaced_meanwhile_is_an_error(server: RangeServer, tmp_path: Path) -> None:

@@ -11,19 +11,9 @@ from hypothesis import strategies as st
 from shardvar.wire.opcode_writer import Call, Instance, build_pickle
 from shardvar.wire.pickle import parse_pickle
 from shardvar.wire.plain import Global, Node, Reference
+from spec_tests.wire.test_pickle import SCALARS, nested
 
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
-VALUES = st.recursive(
-    SCALARS,
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.lists(inner, max_size=5).map(tuple)
-        | st.dictionaries(
-            st.text() | st.integers() | st.tuples(st.text(), st.integers()), inner, max_size=4
-        )
-    ),
-    max_leaves=20,
-)
+VALUES = nested(SCALARS)
 
 
 @given(VALUES, st.sampled_from([2, 4]))

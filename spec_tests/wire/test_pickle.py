@@ -20,20 +20,24 @@ from shardvar.wire.pickle import parse_pickle
 from shardvar.wire.plain import Global, Node, Reference
 from spec_tests.helpers.paths import GOLDEN
 
-SCALARS = (
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
-)
-VALUES = st.recursive(
-    SCALARS,
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.lists(inner, max_size=5).map(tuple)
-        | st.dictionaries(
-            st.text() | st.integers() | st.tuples(st.text(), st.integers()), inner, max_size=4
-        )
-    ),
-    max_leaves=20,
-)
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+
+
+def nested(scalars: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Draw scalars, and lists, tuples and dicts of values."""
+    keys = st.text() | st.integers() | st.tuples(st.text(), st.integers())
+    return st.recursive(
+        scalars,
+        lambda inner: (
+            st.lists(inner, max_size=4)
+            | st.lists(inner, max_size=5).map(tuple)
+            | st.dictionaries(keys, inner, max_size=4)
+        ),
+        max_leaves=20,
+    )
+
+
+VALUES = nested(SCALARS | st.binary())
 
 
 @given(VALUES, st.integers(2, 5))

@@ -18,6 +18,7 @@ from shardvar.planning.policies import MaxShardSizePolicy
 from shardvar.testing.arrays import arrays
 from shardvar.wire.digests import DIGESTS, encode_digests
 from shardvar.wire.safetensors_header import build_header
+from spec_tests.helpers.damage import flip
 
 MODEL: dict[str, Any] = {
     "a": np.arange(2**19, dtype=np.float32).reshape(-1, 4),
@@ -97,18 +98,6 @@ def test_a_reshard_carries_the_digests_of_what_it_writes(
     assert words in report.digests
 
 
-@pytest.mark.parametrize(
-    ("options", "form"),
-    [({"digest": True}, "shardvar"), ({"digest": True, "cast": "float64"}, "safetensors")],
-)
-def test_digests_that_are_asked_for_are_of_the_result(
-    options: dict[str, Any], form: str, tmp_path: Path
-) -> None:
-    sv.save(tmp_path / "m.npz", {"a": MODEL["a"], "step": MODEL["step"]})
-    report = sv.reshard(tmp_path / "m.npz", tmp_path / "out", format=form, **options)
-    assert right(tmp_path / "out") and report.digests == "It carries the digests of 2 tensors."
-
-
 def test_sources_that_are_joined_carry_new_digests(tmp_path: Path) -> None:
     for part in ("one", "two"):
         sv.save(tmp_path / part, {"a": MODEL["a"], "step": MODEL["step"]}, digest=True)
@@ -171,18 +160,11 @@ def test_the_result_of_a_delta_of_another_program_carries_new_digests(
 # Damage.
 
 
-def flip(path: Path) -> None:
-    """Change a bit of the last tensor of a file."""
-    octets = bytearray(path.read_bytes())
-    octets[-1] ^= 1
-    path.write_bytes(octets)
-
-
 def test_verify_compares_what_a_file_without_checksums_carries(tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
     sv.save(path, MODEL, digest=True)
     assert sv.verify(path).verdict == "ok" and {*sv.verify(path).outcomes.values()} == {"ok"}
-    flip(path)
+    flip(path, -1)
     report = sv.verify(path)
     assert [each.key for each in report.damages] == ["b"]
     assert "its own metadata" in report.damages[0].message and report.outcomes["a"] == "ok"
@@ -192,7 +174,7 @@ def test_verify_compares_what_a_file_without_checksums_carries(tmp_path: Path) -
 def test_a_reshard_of_a_damaged_file_is_refused_or_loses_its_digests(tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
     sv.save(path, MODEL, digest=True)
-    flip(path)
+    flip(path, -1)
     for options in ({}, {"rename": {"a": "c"}}, {"digest": True}):
         with pytest.raises(CorruptCheckpoint, match="'b' does not have the digest"):
             sv.reshard(path, tmp_path / "out", **options)  # type: ignore[arg-type]

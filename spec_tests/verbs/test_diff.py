@@ -20,6 +20,7 @@ from shardvar.verbs.compare import walk as sides
 from shardvar.verbs.compare.comparison import DiffReport
 from shardvar.verbs.compare.distances import Difference, Products, compare_arrays, products_of_same
 from spec_tests.helpers import paths
+from spec_tests.helpers.damage import flip
 from spec_tests.helpers.hypothesis_strategies import NUMBERS, arrays, tensor_dicts, values
 
 GOLDEN = paths.GOLDEN / "tensorflow"
@@ -320,12 +321,6 @@ def test_large_tensors_in_grids_are_compared_block_by_block(directory: Path) -> 
     values = sv.diff(directory / "a", directory / "c.safetensors").differences[0].values
     assert values is not None
     assert (values.count, values.first) == (1, (2999, 1))
-
-
-def flip(path: Path, offset: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[offset] ^= 0x40
-    path.write_bytes(data)
 
 
 def data_file(directory: Path, name: str) -> Path:

@@ -35,6 +35,7 @@ from shardvar.verbs.compare.manifest import (
     write_manifest,
 )
 from shardvar.wire.digests import LEAF_NBYTES
+from spec_tests.helpers.damage import flip
 
 MODEL: dict[str, Any] = {
     "bf16": np.arange(6).astype(ml_dtypes.bfloat16).reshape(2, 3),
@@ -115,9 +116,7 @@ def damaged(tmp_path: Path, form: str = "safetensors") -> Path:
     if form == "safetensors":
         write_manifest(sv.digest(path))
     file = path if form == "safetensors" else next(tmp_path.glob("m.svdata*"))
-    octets = bytearray(file.read_bytes())
-    octets[len(octets) // 2] ^= 4
-    file.write_bytes(octets)
+    flip(file, mask=4)
     return path
 
 

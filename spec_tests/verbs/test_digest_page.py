@@ -18,6 +18,7 @@ from shardvar.verbs.locate import find_target
 from shardvar.verbs.save import source_of
 from shardvar.verbs.writing import carry_out, plan_checkpoint
 from spec_tests.formats.test_javascript_reader import NODE, READER
+from spec_tests.helpers.damage import flip
 from spec_tests.helpers.paths import module_of_page
 from spec_tests.vector_generators import digests
 
@@ -120,12 +121,10 @@ def test_the_checker_compares_the_digests_that_a_file_carries(
     path = tmp_path / "model.safetensors"
     sv.save(path, {"a": np.arange(4), "b": np.arange(3, dtype=np.int16)}, digest=True)
     assert checker.main([str(path)]) == 0
-    octets = bytearray(path.read_bytes())
-    octets[-1] ^= 1
-    path.write_bytes(octets)
+    flip(path, -1)
     assert checker.main([str(path)]) == 1
     assert capsys.readouterr().out.splitlines()[-1] == 'differs: "b"'
-    octets = octets.replace(b"# shardvar digest 1", b"# shardvar digest 2")
+    octets = path.read_bytes().replace(b"# shardvar digest 1", b"# shardvar digest 2")
     path.write_bytes(octets)
     assert checker.main([str(path)]) == 2
 

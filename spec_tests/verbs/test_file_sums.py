@@ -24,6 +24,7 @@ from shardvar.verbs.compare.manifest import read_manifest, write_manifest
 from shardvar.verbs.locate import find_checkpoint
 from shardvar.verbs.verdicts import VerifyReport
 from shardvar.wire.digests import decode_sums
+from spec_tests.helpers.damage import flip
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 
 WRITTEN = [name for name in format_names() if format_named(name).capabilities.dtypes]
@@ -90,13 +91,6 @@ def files_of(path: Path) -> list[Path]:
 
 def digest_of(path: Path, algorithm: str) -> str:
     return hashlib.new(algorithm, path.read_bytes()).hexdigest()
-
-
-def flip(path: Path) -> None:
-    """Change a bit of the largest values of a file."""
-    octets = bytearray(path.read_bytes())
-    octets[len(octets) // 2] ^= 1
-    path.write_bytes(octets)
 
 
 def words(report: VerifyReport) -> str:

@@ -16,6 +16,7 @@ import shardvar as sv
 from shardvar.cli import main
 from shardvar.errors import ArgumentError, InconsistentTensor, UnsupportedError
 from shardvar.formats.torch.archive import build_frame, records_of
+from spec_tests.helpers.damage import flip
 from spec_tests.helpers.hypothesis_strategies import arrays
 from spec_tests.helpers.paths import GOLDEN
 
@@ -116,9 +117,7 @@ def test_a_damaged_part_is_never_written(tmp_path: Path, form: str, number: int)
         sv.save(path, {"w": np.full((40_000, 3), 77.0)}, format=each)
         paths.append(path)
     file = max(paths[number].parent.iterdir(), key=lambda path: path.stat().st_size)
-    octets = bytearray(file.read_bytes())
-    octets[500_000] ^= 1
-    file.write_bytes(octets)
+    flip(file, 500_000)
     with pytest.raises(sv.errors.CheckpointError):
         sv.reshard(paths, tmp_path / "joined", format="shardvar", concat={"w": 1})
     assert not (tmp_path / "joined.index").exists()

@@ -29,7 +29,7 @@ from shardvar.pictures.words import natural_key
 from shardvar.verbs import locate
 from shardvar.verbs.locate import find_below, look_at
 from shardvar.verbs.steps import in_series
-from spec_tests.helpers.command_line import Run, run, terminal
+from spec_tests.helpers.command_line import Run, run
 
 __all__ = ["run"]
 
@@ -129,18 +129,6 @@ def test_two_checkpoints_of_the_last_step_are_both_named(tmp_path: Path) -> None
     save_steps(tmp_path, "step-{}/adapter.npz", (100,))
     with pytest.raises(AmbiguousPath, match=r"step-100.adapter\.npz.*step-100.model\.npz"):
         sv.newest_checkpoint(tmp_path)
-
-
-def test_where_nothing_tells_the_newest_the_error_names_all(tmp_path: Path) -> None:
-    save_steps(tmp_path, "unet/model.npz", (1,))
-    save_steps(tmp_path, "vae/model.npz", (1,))
-    save_steps(tmp_path, "unet_2/model.npz", (1,))
-    with pytest.raises(AmbiguousPath) as caught:
-        sv.load(tmp_path)
-    assert "newest" not in caught.value.remedy
-    with pytest.raises(AmbiguousPath, match=r"unet.*vae.*Nothing tells"):
-        sv.newest_checkpoint(tmp_path)
-    assert sorted(sv.load(tmp_path / "vae")) == ["step"]
 
 
 def test_the_only_checkpoint_is_the_newest_and_none_is_an_error(tmp_path: Path) -> None:
@@ -321,16 +309,6 @@ def test_few_indexes_of_many_checkpoints_are_opened(
     opened.clear()
     monkeypatch.setattr(listing, "_MOST_TENSORS", 2)
     assert run("inspect", tmp_path).code == 0 and opened == ["step-30", "step-29"]
-
-
-@pytest.mark.parametrize("columns", [40, 80])
-def test_a_terminal_lists_the_last_checkpoints(columns: int, tmp_path: Path, run: Run) -> None:
-    save_steps(tmp_path, "step-{}", tuple(range(1, 31)))
-    with terminal(columns):
-        out, whole = run("inspect", tmp_path).out, run("inspect", tmp_path, "--all").out
-    assert "10 before these, from" in out and "step-10 " not in out and "step-11 " in out
-    assert all(f"step-{number} " in whole for number in range(1, 31))
-    assert all(len(line) <= columns or str(tmp_path) in line for line in out.splitlines())
 
 
 @pytest.mark.parametrize("path", ["run", "run/20"])

@@ -27,6 +27,7 @@ from shardvar.planning.policies import BalancedPolicy
 from shardvar.view.collect import describe
 from spec_tests.helpers import paths
 from spec_tests.helpers.command_line import Run, run
+from spec_tests.helpers.damage import flip
 from spec_tests.hostile.evidence import EVIDENCE
 
 __all__ = ["run"]
@@ -40,9 +41,7 @@ def broken(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     gone."""
     sv.save(tmp_path / "m", MODEL, format=request.param, policy=BalancedPolicy(4))
     files = sorted(path for path in tmp_path.iterdir() if "-of-" in path.name)
-    octets = bytearray(files[1].read_bytes())
-    octets[len(octets) // 2] ^= 1
-    files[1].write_bytes(octets)
+    flip(files[1])
     os.remove(files[2])
     return tmp_path / "m"
 

@@ -2,7 +2,6 @@
 from."""
 
 from itertools import product
-from math import sqrt
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -16,6 +15,7 @@ import shardvar as sv
 from shardvar.errors import CorruptCheckpoint
 from shardvar.verbs.compare import blocks
 from shardvar.verbs.compare.blocks import Statistics, histograms, measure, statistics
+from spec_tests.helpers.damage import flip
 from spec_tests.helpers.hypothesis_strategies import arrays, tensor_dicts
 
 
@@ -115,9 +115,7 @@ def test_a_damaged_tensor_has_an_error_in_place_of_statistics(tmp_path: Path, ro
     data = next(path for path in tmp_path.iterdir() if "svdata" in path.name)
     with sv.open_checkpoint(tmp_path / "a") as reader:
         start = int(reader.find("bad").start[0])
-    octets = bytearray(data.read_bytes())
-    octets[start] ^= 1
-    data.write_bytes(octets)
+    flip(data, start)
     with sv.open_checkpoint(tmp_path / "a") as reader:
         found = dict(measure(reader, reader.keys()))
     assert isinstance(found["bad"], CorruptCheckpoint)
@@ -148,9 +146,7 @@ def test_a_file_that_is_damaged_after_its_statistics_has_no_histogram(tmp_path: 
     data = next(path for path in tmp_path.iterdir() if "svdata" in path.name)
     with sv.open_checkpoint(tmp_path / "a") as reader:
         measured, start = dict(measure(reader, reader.keys())), int(reader.find("bad").start[0])
-    octets = bytearray(data.read_bytes())
-    octets[start] ^= 1
-    data.write_bytes(octets)
+    flip(data, start)
     with sv.open_checkpoint(tmp_path / "a") as reader:
         assert [key for key, _ in histograms(reader, measured)] == ["good"]
 
@@ -167,5 +163,4 @@ def test_statistics_are_json_with_stable_keys() -> None:
         "inf": 1,
         "zero": 0,
     }
-    assert sqrt(2) * told["std"] == pytest.approx(sqrt(2))
     assert set(statistics(np.zeros(0)).to_json().values()) == {0, None}

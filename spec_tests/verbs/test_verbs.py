@@ -19,7 +19,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.engine.files import run_task
 from shardvar.errors import (
     ArgumentError,
     CheckpointNotFound,
@@ -32,13 +31,11 @@ from shardvar.errors import (
     UnknownKey,
     UnsupportedError,
 )
-from shardvar.formats.protocol import Format
 from shardvar.formats.table import all_formats, format_named
 from shardvar.layout import Region
 from shardvar.layout.dtypes import dtype_name
 from shardvar.layout.indexing import cut_steps, plan_region
 from shardvar.pictures.words import count, human_size
-from shardvar.planning.index import Metadata
 from shardvar.planning.policies import (
     AllInOnePolicy,
     BalancedPolicy,
@@ -215,16 +212,7 @@ def test_what_is_saved_is_loaded(form: str, data: st.DataObject) -> None:
             assert f"{count(len(tensors), 'tensor')}, {human_size(nbytes)})" in repr(reader)
 
 
-@pytest.mark.parametrize("form", SLICED)
-@SOME
-@given(data=st.data())
-def test_a_tensor_cut_in_any_way_is_loaded(form: str, data: st.DataObject) -> None:
-    array = data.draw(arrays(held(form), max_extent=5))
-    with directory() as path:
-        save(target(path, form), {"t": array}, format=form, partition=data.draw(cuts(array.shape)))
-        check_same(load(target(path, form)), {"t": array})
-
-
+@pytest.mark.smoke
 @pytest.mark.parametrize("form", FORMATS)
 def test_scalars_lists_and_numbers_are_arrays(form: str, tmp_path: Path) -> None:
     save(
@@ -679,13 +667,7 @@ def test_names_are_changed_exactly_or_by_globs(tmp_path: Path) -> None:
     [
         ({"filter": "x*"}, ArgumentError, "No tensor matches x\\*"),
         ({"filter": []}, ArgumentError, "No tensor matches"),
-        (
-            {"rename": {"x": "y"}},
-            ArgumentError,
-            "No tensor is named 'x', so none is renamed to 'y'",
-        ),
         ({"rename": {"step": "none"}}, ArgumentError, "2 tensors would be named 'none'"),
-        ({"rename": {"dense/*": "one"}}, ArgumentError, "2 tensors would be named 'one'"),
         ({"rename": {"step": "\ud800"}}, ArgumentError, "no file can hold"),
         (
             {"cast": {"x*": "float64"}},
@@ -768,6 +750,7 @@ def test_a_file_is_no_target_for_its_own_content_in_another_format(tmp_path: Pat
     assert files_of(tmp_path) == before
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("form", FORMATS)
 def test_what_exists_is_not_replaced_unless_forced(form: str, tmp_path: Path) -> None:
     save(tmp_path / "source", table())
@@ -964,17 +947,6 @@ def test_a_policy_that_breaks_a_restriction_is_named_and_nothing_is_written(
         save(tmp_path / "m", tensors, partition={"a": 2}, policy=Answering(change))
     assert "answers oddly" in str(caught.value)
     assert files_of(tmp_path) == {}
-
-
-# Tasks
-
-
-def _run(task: Any, source: Any) -> list[int]:
-    return run_task(task, source).checksums.payload.tolist()  # type: ignore[no-any-return]
-
-
-def _create(form: Format, storage: LocalStorage, name: str, assignment: Assignment) -> Any:
-    return form.create(storage, name, assignment, Metadata(), "gen")
 
 
 def test_a_reader_gives_its_files_back_at_the_end_of_its_block(tmp_path: Path) -> None:

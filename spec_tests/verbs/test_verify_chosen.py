@@ -11,6 +11,7 @@ import shardvar as sv
 from shardvar.cli import main
 from shardvar.errors import ArgumentError
 from shardvar.verbs.compare.manifest import write_manifest
+from spec_tests.helpers.damage import flip
 
 TENSORS: dict[str, Any] = {
     "a.w": np.full((4000, 3), 7.0),
@@ -105,7 +106,5 @@ def test_a_manifest_is_compared_for_the_chosen_tensors(tmp_path: Path) -> None:
 def test_damage_of_the_index_comes_before_a_choice_of_nothing(tmp_path: Path) -> None:
     sv.save(tmp_path / "m", TENSORS)
     (index,) = tmp_path.glob("*.svindex")
-    octets = bytearray(index.read_bytes())
-    octets[10] ^= 1
-    index.write_bytes(octets)
+    flip(index, 10)
     assert sv.verify(tmp_path / "m", filter="words").damages

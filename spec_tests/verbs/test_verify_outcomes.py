@@ -21,6 +21,9 @@ from shardvar.verbs import verify as module
 from shardvar.verbs.locate import Location, find_checkpoint
 from shardvar.verbs.problems import Damage, lines_of_problems
 from shardvar.verbs.verdicts import VerifyReport
+from spec_tests.helpers.command_line import Run, run
+
+__all__ = ["run"]
 
 STORED, DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
 
@@ -65,24 +68,6 @@ def codes(report: VerifyReport) -> tuple[int, int]:
 def verified(path: Path, data: bytes) -> VerifyReport:
     path.write_bytes(data)
     return sv.verify(path)
-
-
-@pytest.mark.parametrize("form", ["shardvar", "tensorflow", "npz"])
-def test_what_was_compared_is_ok_by_key(form: str, tmp_path: Path) -> None:
-    sv.save(tmp_path / "m", {"a": np.ones(5), "b": np.zeros((0, 2))}, format=form)
-    report = sv.verify(tmp_path / ("m.npz" if form == "npz" else "m"))
-    assert dict(report.outcomes) == {"a": "ok", "b": "ok"}
-    assert (
-        report.ok,
-        report.unverified,
-        code_of_report(report),
-        code_of_report(report, strict=True),
-    ) == (
-        True,
-        (),
-        0,
-        0,
-    )
 
 
 @pytest.mark.parametrize("method", [STORED, DEFLATED])
@@ -352,3 +337,71 @@ def test_what_is_not_read_is_3_guarded_or_not(mixed: Any) -> None:
     assert "not verified: 1 of 4 tensors in " in printed(report)
     report = mixed(bare=frozenset(), unreadable=frozenset("a"), damaged=frozenset("a"))
     assert (report.outcomes["a"], code_of_report(report)) == ("damaged", 1)
+
+
+# The word of a report follows from what checksums cover: "ok" is said of keys, dtypes, shapes and values.
+
+COVERED = {
+    "alpha/w": np.arange(12, dtype=np.float32).reshape(3, 4),
+    "b": np.array(7, np.int64),
+    "c": np.zeros((0, 2), np.float16),
+    "e": np.arange(5).astype(np.int16),
+}
+WORDS = {
+    "shardvar": "ok",
+    "tensorflow": "ok",
+    "npz": "ok",
+    "pt": "ok",
+    "torch": "values match",
+    "zarr": "values match",
+    "orbax": "ok",
+    "safetensors": "complete",
+}
+
+
+def save(folder: Path, form: str) -> Path:
+    ending = {"npz": ".npz", "pt": ".pt", "safetensors": ".safetensors"}.get(form, "")
+    sv.save(folder / f"m{ending}", COVERED, format=form)
+    return folder / f"m{ending}"
+
+
+@pytest.mark.parametrize("form", WORDS)
+def test_the_word_of_a_sound_checkpoint_says_what_was_covered(
+    form: str, tmp_path: Path, run: Run
+) -> None:
+    path = save(tmp_path, form)
+    report = sv.verify(path)
+    word = WORDS[form]
+    outcome = "not verifiable" if word == "complete" else word
+    assert report.ok and report.verdict == word and set(report.outcomes.values()) == {outcome}
+    assert report.to_json()["verdict"] == word and code_of_report(report) == 0
+    shown = run("verify", path).out
+    assert shown.startswith(f"{word}: ")
+    if word == "values match":
+        assert "no checksum covers keys, dtypes and shapes" in shown
+    strict = run("verify", path, "--strict")
+    assert strict.code == (word != "ok") and ("digest" in strict.err) == (word != "ok")
+    # The digests of a manifest cover all of it.
+    assert run("digest", path, "--write").code == 0
+    assert sv.verify(path).verdict == "ok" and run("verify", path, "--strict").code == 0
+
+
+def test_a_key_of_an_index_without_a_checksum_is_not_called_ok(tmp_path: Path) -> None:
+    """One bit of .metadata makes another key, which nothing can tell from the right one."""
+    sv.save(tmp_path / "ck", {"alpha": np.ones(3)}, format="torch")
+    index = tmp_path / "ck" / ".metadata"
+    index.write_bytes(index.read_bytes().replace(b"alpha", b"alphc"))
+    report = sv.verify(tmp_path / "ck")
+    assert report.ok and report.outcomes == {"alphc": "values match"}
+    assert report.bare_index == ".metadata"
+
+
+def test_a_checkpoint_without_tensors_is_not_called_ok_by_a_format_without_checksums(
+    tmp_path: Path, run: Run
+) -> None:
+    head = b"GGUF" + (3).to_bytes(4, "little") + bytes(16)
+    (tmp_path / "m.gguf").write_bytes(head)
+    assert sv.verify(tmp_path / "m.gguf").verdict == "complete"
+    assert run("verify", tmp_path / "m.gguf").out.startswith("complete: ")
+    sv.save(tmp_path / "e.safetensors", {})
+    assert sv.verify(tmp_path / "e.safetensors").verdict == "complete"

@@ -106,6 +106,27 @@ def view(directory: Path, arrays: dict[str, Any], *words: str, **options: Any) -
     return directory / "model.html"
 
 
+def compared(
+    directory: Path,
+    one: dict[str, Any],
+    two: dict[str, Any],
+    *words: str,
+    code: int = 1,
+    **options: Any,
+) -> Path:
+    """Save two checkpoints, and the page of their differences."""
+    sv.save(directory / "a", one, **options)
+    sv.save(directory / "b", two, **options)
+    return page_of_diff(directory, *words, code=code)
+
+
+def page_of_diff(directory: Path, *words: str, a: str = "a", b: str = "b", code: int = 1) -> Path:
+    """Write the page of the differences of two checkpoints that are there."""
+    paths = [str(directory / name) for name in (a, b, "d.html")]
+    assert main(["diff", *paths[:2], "--html", paths[2], *words]) == code
+    return directory / "d.html"
+
+
 TAB, ENTER, ESCAPE, DOWN, RIGHT, END = (
     Keys.TAB,
     Keys.ENTER,

@@ -9,7 +9,7 @@ from selenium.webdriver import Chrome
 
 import shardvar as sv
 from shardvar.cli import main
-from spec_tests.browser.looking import Page, show, view
+from spec_tests.browser.looking import Page, compared, page_of_diff, show, view
 from spec_tests.helpers.paths import GOLDEN
 
 Arrays = dict[str, np.ndarray]
@@ -36,24 +36,6 @@ def safetensors(folder: Path, arrays: Arrays, **options: object) -> Path:
         **options,
     )
     return folder
-
-
-def compared(directory: Path, one: Arrays, two: Arrays, code: int = 1, **options: object) -> Path:
-    sv.save(directory / "a", one, **options)
-    sv.save(directory / "b", two, **options)
-    assert (
-        main(
-            [
-                "diff",
-                str(directory / "a"),
-                str(directory / "b"),
-                "--html",
-                str(directory / "d.html"),
-            ]
-        )
-        == code
-    )
-    return directory / "d.html"
 
 
 def seen(page: Page) -> str:
@@ -159,11 +141,7 @@ def test_the_largest_are_groups_and_no_ranking_of_ties(chromium: Chrome, tmp_pat
 def test_metadata_of_two_has_a_column_for_each(chromium: Chrome, tmp_path: Path) -> None:
     sv.save(tmp_path / "a", {"w": np.ones(2)}, metadata={"format": "pt", "step": "10"})
     sv.save(tmp_path / "b", {"w": np.zeros(2)}, metadata={"format": "pt"})
-    assert (
-        main(["diff", str(tmp_path / "a"), str(tmp_path / "b"), "--html", str(tmp_path / "d.html")])
-        == 1
-    )
-    page = show(chromium, tmp_path / "d.html")
+    page = show(chromium, page_of_diff(tmp_path))
     rows = page.browser.execute_script(CELLS, "#detail table:last-of-type tr")
     assert rows == [["", "A", "B"], ["format", "pt", "pt"], ["step", "10", "—"]]
 

@@ -11,7 +11,17 @@ from selenium.webdriver import Chrome
 import shardvar as sv
 from shardvar.cli import main
 from shardvar.verbs.parameters import reading_key
-from spec_tests.browser.looking import DOWN, END, ENTER, ESCAPE, RIGHT, Page, show, view
+from spec_tests.browser.looking import (
+    DOWN,
+    END,
+    ENTER,
+    ESCAPE,
+    RIGHT,
+    Page,
+    page_of_diff,
+    show,
+    view,
+)
 from spec_tests.helpers import paths
 from spec_tests.helpers.view_pages import HOSTILE_KEYS
 
@@ -333,19 +343,7 @@ def test_two_checkpoints_stand_side_by_side(chromium: Chrome, tmp_path: Path) ->
     changed["embedding"][3, 2] += 1
     del changed["step"]
     sv.save(tmp_path / "b.npz", changed)
-    assert (
-        main(
-            [
-                "diff",
-                str(tmp_path / "a"),
-                str(tmp_path / "b.npz"),
-                "--html",
-                str(tmp_path / "d.html"),
-            ]
-        )
-        == 1
-    )
-    page = show(chromium, tmp_path / "d.html")
+    page = show(chromium, page_of_diff(tmp_path, b="b.npz"))
     assert (
         page.text("h1") == "3 equal, 1 changed, 1 only in A, 1 only in B"
         and len(page.all(".map")) == 1

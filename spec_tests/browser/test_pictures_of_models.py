@@ -10,11 +10,10 @@ import pytest
 from selenium.webdriver import Chrome
 
 import shardvar as sv
-from shardvar.cli import main
 from shardvar.cli.serving import PageServer, answers_of
 from shardvar.view.collect import choose_keys, describe
 from shardvar.view.page import make_page
-from spec_tests.browser.looking import END, ESCAPE, RIGHT, Page, show, view
+from spec_tests.browser.looking import END, ESCAPE, RIGHT, Page, compared, show, view
 
 
 @pytest.mark.parametrize("number", [8, 12, 23])
@@ -119,13 +118,7 @@ def test_a_comparison_marks_what_is_not_finite_on_one_side(
     b = {key: value.copy() for key, value in a.items()}
     b["layers.0.w"][1], b["layers.1.w"][2], b["layers.2.w"][0] = np.nan, np.inf, 5
     b["text"][0], b["both"][1] = b"b", 2
-    sv.save(tmp_path / "a", a)
-    sv.save(tmp_path / "b", b)
-    assert (
-        main(["diff", str(tmp_path / "a"), str(tmp_path / "b"), "--html", str(tmp_path / "d.html")])
-        == 1
-    )
-    page = show(chromium, tmp_path / "d.html")
+    page = show(chromium, compared(tmp_path, a, b))
     assert page.text("header .health").startswith("! NaN or Inf") and "2 tensors" in page.text(
         "header .health"
     )

@@ -19,7 +19,18 @@ from shardvar.cli.serving import PageServer, answers_of
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.view.collect import choose_keys, describe
 from shardvar.view.page import make_page
-from spec_tests.browser.looking import DOWN, ENTER, ESCAPE, LEFT, RIGHT, Page, show, view
+from spec_tests.browser.looking import (
+    DOWN,
+    ENTER,
+    ESCAPE,
+    LEFT,
+    RIGHT,
+    Page,
+    compared,
+    page_of_diff,
+    show,
+    view,
+)
 from spec_tests.helpers.view_pages import HOSTILE_KEYS
 
 
@@ -417,13 +428,7 @@ def test_a_page_of_changes_is_one_layout_coloured_and_sorted_by_change(
         two[f"model.layers.{n}.mlp.weight"] *= 1 + 0.01 * n
     two["model.embed.weight"] = two["model.embed.weight"].astype(np.float64)
     two["model.layers.1.attn.weight"] = np.ones((3, 8), np.float32)
-    sv.save(tmp_path / "a", one)
-    sv.save(tmp_path / "b", two)
-    assert (
-        main(["diff", str(tmp_path / "a"), str(tmp_path / "b"), "--html", str(tmp_path / "d.html")])
-        == 1
-    )
-    page = show(chromium, tmp_path / "d.html")
+    page = show(chromium, compared(tmp_path, one, two))
     report = sv.diff(tmp_path / "a", tmp_path / "b").by_change()
     changed = [
         each.key for each in report.differences if each.values and each.dtype_a == each.dtype_b
@@ -565,11 +570,7 @@ def test_regions_are_parted_by_lines_where_values_colour(chromium: Chrome, tmp_p
 def test_histograms_of_both_are_drawn_over_each_other(chromium: Chrome, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     one = {"w": rng.standard_normal((40, 40)), "equal": np.ones(3)}
-    sv.save(tmp_path / "a", one)
-    sv.save(tmp_path / "b", one | {"w": one["w"] * 2})
-    words = ["diff", str(tmp_path / "a"), str(tmp_path / "b"), "--html", str(tmp_path / "d.html")]
-    assert main([*words, "--stats"]) == 1
-    page = show(chromium, tmp_path / "d.html")
+    page = show(chromium, compared(tmp_path, one, one | {"w": one["w"] * 2}, "--stats"))
     page.run("actions.choose(ITEMS.find(({ key }) => key === 'w'))")
     tops = page.run("""return [...document.querySelectorAll('.overlay polyline')].map((line) =>
         Math.min(...line.getAttribute('points').split(' ').map((point) => Number(point.split(',')[1]))))""")
@@ -577,8 +578,7 @@ def test_histograms_of_both_are_drawn_over_each_other(chromium: Chrome, tmp_path
     assert len(tops) == 2 and tops[0] < tops[1] and "Values of A and B" in page.text("#detail")
     page.run("actions.choose(ITEMS.find(({ key }) => key === 'equal'))")
     assert page.all(".overlay") == [] and page.complaints() == []
-    assert main(words) == 1
-    page = show(chromium, tmp_path / "d.html")
+    page = show(chromium, page_of_diff(tmp_path))
     page.run("actions.choose(ITEMS.find(({ key }) => key === 'w'))")
     assert page.all(".overlay") == [] and "--stats" in page.text("#detail")
 
@@ -677,11 +677,7 @@ def test_a_comparison_names_what_it_could_not_read(chromium: Chrome, tmp_path: P
     sv.save(tmp_path / "b", {"w": np.arange(999.0), "v": np.ones(3)})
     (file,) = tmp_path.glob("b.svdata-*")
     file.write_bytes(file.read_bytes().replace(np.arange(999.0).tobytes(), bytes(7992)))
-    assert (
-        main(["diff", str(tmp_path / "a"), str(tmp_path / "b"), "--html", str(tmp_path / "d.html")])
-        == 3
-    )
-    page = show(chromium, tmp_path / "d.html")
+    page = show(chromium, page_of_diff(tmp_path, code=3))
     assert page.text("h1") == "1 equal, 1 unreadable"
     assert page.text(
         "#alerts b"

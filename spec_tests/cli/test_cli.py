@@ -23,6 +23,7 @@ from shardvar.cli.output import human_size, printable
 from shardvar.cli.usage import parse_index_text, parse_size
 from spec_tests.helpers import paths
 from spec_tests.helpers.command_line import FORMATS, Run, run, saved, tensors, terminal
+from spec_tests.helpers.damage import flip
 from spec_tests.helpers.hypothesis_strategies import keys
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 
@@ -47,9 +48,7 @@ def flip_payload(path: Path, key: str) -> None:
     with sv.open_checkpoint(path) as reader:
         entries = reader.find(key)
         file, start = path.parent / reader.index.files[int(entries.file[0])], int(entries.start[0])
-    data = bytearray(file.read_bytes())
-    data[start] ^= 1
-    file.write_bytes(data)
+    flip(file, start)
 
 
 @pytest.mark.parametrize(
@@ -79,15 +78,6 @@ def test_a_difference_of_at_most_a_distance_is_none(tmp_path: Path, run: Run) ->
     words = ("diff", tmp_path / "a", tmp_path / "b")
     codes = [run(*words, *more).code for more in ((), ("--atol", "0.1"), ("--atol", "0.5"))]
     assert codes == [1, 1, 0]
-
-
-def test_a_page_of_a_folder_of_steps_is_of_the_newest(tmp_path: Path, run: Run) -> None:
-    for step in (9, 10):
-        sv.save(tmp_path / "run" / f"step-{step}", {f"of_step_{step}": np.ones(3)})
-    page = tmp_path / "page.html"
-    assert run("view", tmp_path / "run", "--latest", "-o", page).code == 0
-    text = page.read_text(encoding="utf-8")
-    assert "of_step_10" in text and "of_step_9" not in text
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -438,6 +428,7 @@ def test_reshard_replaces_nothing_unasked(tmp_path: Path, run: Run) -> None:
     ("words", "code"),
     [
         ([], 2),
+        (["--"], 2),
         (["--help"], 0),
         (["--version"], 0),
         (["verify", "--help"], 0),
@@ -476,12 +467,9 @@ def test_wrong_usage_is_2_and_what_is_not_there_is_3(words: list[str], code: int
         assert [line.split(": ")[0] for line in lines] == ["error", "hint"] and not outcome.out
 
 
-def test_a_misspelt_verb_is_guessed(run: Run) -> None:
-    assert "Did you mean 'inspect'?" in run("inspct", "x").err
-
-
 @pytest.mark.parametrize(
-    ("word", "meant"), [("merge", "reshard"), ("Compare", "diff"), ("tree", "inspect")]
+    ("word", "meant"),
+    [("inspct", "inspect"), ("merge", "reshard"), ("Compare", "diff"), ("tree", "inspect")],
 )
 def test_a_word_for_what_a_command_does_is_told_the_command(
     word: str, meant: str, run: Run
@@ -505,23 +493,6 @@ def test_no_word_for_a_command_is_a_command_or_means_two() -> None:
     assert (
         {*OTHER_WORDS} <= {*COMMANDS} and not {*words} & {*COMMANDS} and len({*words}) == len(words)
     )
-
-
-def test_an_ending_of_a_format_that_is_only_read_is_refused_with_a_hint_that_works(
-    tmp_path: Path, run: Run
-) -> None:
-    """`--format` is no way out: it must agree with the ending."""
-    path, target = saved(tmp_path), tmp_path / "x.h5"
-    for more in ((), ("--format", "npz"), ("--format", "keras")):
-        outcome = run("reshard", path, target, *more)
-        assert outcome.code == 3 and not target.exists()
-        assert (
-            "x.h5 has the ending of the format keras, which shardvar can read but not write."
-            in outcome.err
-        )
-        assert outcome.err.endswith(
-            "hint: Give the name another ending, such as .safetensors, .npz or .pt.\n"
-        )
 
 
 def test_an_error_of_a_file_is_not_told_as_one_of_the_output(
@@ -751,11 +722,6 @@ def test_start_up_loads_nothing_that_help_does_not_need() -> None:
     assert {"numpy", "rich", "msgpack"}.isdisjoint(modules_after("--help"))
 
 
-def test_a_pipe_needs_no_rich(tmp_path: Path) -> None:
-    path = saved(tmp_path)
-    assert "rich" not in modules_after("inspect", str(path))
-
-
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("name", "form", "most"),
@@ -784,7 +750,9 @@ def test_a_listing_loads_its_format_and_neither_engine_nor_writer_nor_log(
     own = {each for each in loaded if each.partition(".")[0] == "shardvar"}
     assert len(own) <= most, sorted(own)
     assert loaded.isdisjoint({"shardvar.engine", "shardvar.maps", "shardvar.cli.statistics"})
-    assert loaded.isdisjoint({"ml_dtypes", "crc32c", "logging", "secrets", "concurrent.futures"})
+    # Nor what only a terminal needs.
+    assert loaded.isdisjoint({"rich", "ml_dtypes", "crc32c", "logging", "secrets"})
+    assert "concurrent.futures" not in loaded
 
 
 def test_verify_of_several_has_the_largest_code_and_hides_none(tmp_path: Path, run: Run) -> None:
@@ -792,9 +760,7 @@ def test_verify_of_several_has_the_largest_code_and_hides_none(tmp_path: Path, r
     for name in ("one", "two"):
         sv.save(tmp_path / f"{name}.npz", {"w": np.arange(900.0)})
     good, bad, lost = tmp_path / "one.npz", tmp_path / "two.npz", tmp_path / "lost.npz"
-    octets = bytearray(bad.read_bytes())
-    octets[3000] ^= 1
-    bad.write_bytes(octets)
+    flip(bad, 3000)
     both = run("verify", good, bad)
     assert both.code == 1 and both.out.endswith("\n2 checkpoints: 1 ok, 1 damaged\n")
     assert (run("verify", good, "--quiet").code, run("verify", good, good, "--quiet").out) == (

@@ -185,15 +185,6 @@ def run_shell(shell: str, options: list[str], script: str) -> "subprocess.Comple
     )
 
 
-def test_a_file_that_is_no_checkpoint_is_not_said_to_be_absent(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "model.tflite").write_bytes(b"\x01\x02\x03\x04 of another kind")
-    assert main(["inspect", str(tmp_path / "model.tflite")]) == 3
-    told = capsys.readouterr().err
-    assert "supported format" in told and "hint: The formats are shardvar, tensorflow" in told
-
-
 @pytest.mark.parametrize(
     ("given", "meant"), [("safetensor", "safetensors"), ("orbax_plain", "orbax-plain")]
 )

@@ -12,7 +12,7 @@ import shardvar as sv
 from shardvar.cli.options import make_parser, sections_of
 from shardvar.cli.view import names_of_plan
 from shardvar.verbs.locate import find_checkpoint
-from spec_tests.helpers.command_line import Run, run
+from spec_tests.helpers.command_line import run
 from spec_tests.helpers.programs import ENVIRONMENT
 
 __all__ = ["run"]
@@ -34,12 +34,6 @@ def test_every_option_has_a_help_and_shows_its_value_if_it_takes_one(command: st
             (row,) = (row for row in rows if row == names or row.startswith(f"{names} "))
             assert (row == names) == (action.nargs == 0)
             assert row == row.strip()
-
-
-@pytest.mark.parametrize("words", [[], ["--"]])
-def test_without_a_command_the_usage_is_wrong(words: list[str], run: Run) -> None:
-    done = run(*words)
-    assert done.code == 2 and "COMMAND" in done.out + done.err
 
 
 def test_a_command_that_is_done_ends_though_an_interrupt_is_watched_for() -> None:

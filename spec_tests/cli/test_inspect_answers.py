@@ -310,9 +310,6 @@ def test_the_state_of_an_optimizer_and_of_callbacks_has_no_parameters() -> None:
     assert count_parameters(steps).total == 0
     score = ("callbacks.ModelCheckpoint.best_model_score", "float32", ())
     assert count_parameters([score, ("state_dict.w", "float32", (2, 3))]).total == 6
-
-
-def test_slots_of_a_keras_file_are_no_parameters() -> None:
     slots = [(f"optimizer_weights/Adam/{slot}/dense/kernel", "float32", (5, 7)) for slot in "mv"]
     assert count_parameters([("model_weights/dense/kernel", "float32", (5, 7)), *slots]).total == 35
 
@@ -453,6 +450,10 @@ def test_a_list_fits_the_screen(tmp_path: Path, run: Run, monkeypatch: pytest.Mo
             lines = run("inspect", "runs").out.splitlines()
         assert len(lines) <= height - _PROMPTS and max(map(len, lines)) <= columns
         assert lines[0].startswith("runs: 30 checkpoints") and "step-29" in lines[-1]
+        assert any("before these, from" in line for line in lines)
+        with terminal(columns, lines=height):
+            whole = run("inspect", "runs", "--all").out
+        assert all(f"step-{step} " in whole for step in range(30))
 
 
 def test_lost_files_leave_the_exit_code_of_inspect_at_0(tmp_path: Path, run: Run) -> None:

@@ -15,6 +15,7 @@ import shardvar as sv
 from shardvar.engine import lattices
 from shardvar.errors import ArgumentError, CorruptCheckpoint
 from shardvar.verbs.reshard import Conversions
+from spec_tests.helpers.damage import flip
 from spec_tests.helpers.hypothesis_strategies import NUMBERS, values
 
 cuts = st.one_of(
@@ -141,9 +142,7 @@ def test_a_square_matrix_is_not_taken_from_a_run_without_transpose(tmp_path: Pat
 def test_a_damaged_matrix_is_never_written(tmp_path: Path) -> None:
     sv.save(tmp_path / "a", {"w": LARGE})
     file = next(path for path in tmp_path.iterdir() if "data-" in path.name)
-    damaged = bytearray(file.read_bytes())
-    damaged[5_000_000] ^= 1
-    file.write_bytes(damaged)
+    flip(file, 5_000_000)
     with pytest.raises(CorruptCheckpoint, match="'w'"):
         sv.reshard(tmp_path / "a", tmp_path / "b", transpose="w")
     assert not (tmp_path / "b.index").exists()

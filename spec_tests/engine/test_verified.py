@@ -16,6 +16,7 @@ from shardvar.engine.pieces import VerifiedRows
 from shardvar.errors import CorruptCheckpoint
 from shardvar.formats.protocol import Source, WrappedSource
 from shardvar.planning.index import EntryTable
+from spec_tests.helpers.damage import flip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,9 +56,7 @@ def test_damage_is_found_by_each_thread(tmp_path: Path) -> None:
     """Whichever thread reads the block, all of them say that the payload is damaged."""
     sv.save(tmp_path / "a", {"t": np.arange(1000)})
     [file] = tmp_path.glob("a.svdata*")
-    content = bytearray(file.read_bytes())
-    content[5000] ^= 1
-    file.write_bytes(content)
+    flip(file, 5000)
     with (
         patch.object(pieces, "BLOCK_NBYTES", 64),
         patch.object(pool, "BLOCK_NBYTES", 64),

@@ -126,9 +126,9 @@ def test_balanced_rows(cut: list[int], data: st.DataObject) -> None:
 
 @given(
     st.integers(4, 9),
-    st.integers(1, 3),
+    st.integers(0, 3),
     st.integers(1, 2),
-    st.integers(1, 3),
+    st.integers(0, 4),
     st.booleans(),
     st.integers(0, 99),
 )

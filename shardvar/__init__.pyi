@@ -60,6 +60,7 @@ from shardvar.reference.objects.image import CheckpointOptions as CheckpointOpti
 from shardvar.verbs.callbacks import ShardableTensor as ShardableTensor
 from shardvar.verbs.callbacks import ShardingCallback as ShardingCallback
 from shardvar.verbs.callbacks import compose as compose
+from shardvar.verbs.clean import clean as clean
 from shardvar.verbs.compare.diff import diff as diff
 from shardvar.verbs.compare.digest import digest as digest
 from shardvar.verbs.delta.apply import apply as apply

@@ -332,6 +332,19 @@ maps
 .sizes[].name  the index, as rules have it
 .sizes[].size  a number, or an expression as text
 
+clean
+.path  the folder
+.leftovers  what killed writers have left, by path: a list of objects
+.leftovers[].path  its path or URL
+.leftovers[].kind  "temporary file", "data file", "share", "folder", "mark", "mark of uploads", "lock" or "claim"
+.leftovers[].nbytes  its bytes
+.leftovers[].age  the seconds since its last change; null if not known
+.leftovers[].writer  who has made a claim, and when; empty for other kinds
+.leftovers[].is_old  true if everything of its checkpoint is older than the age limit
+.nbytes  the bytes of all leftovers
+.num_removed  the leftovers that were removed
+.num_at_work  the files that belong to a writer that is at work; they are not listed
+
 formats
 .formats  a list of objects
 .formats[].format  the name, as --format takes it

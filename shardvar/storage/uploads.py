@@ -134,19 +134,47 @@ def _removal_head(client: Client, key: str) -> Head | None:
     return head if isinstance(content, dict) and content.get("removes") is True else None
 
 
-def describe_claim(client: Client, key: str) -> str:
-    """Return who holds a claim, and since when; empty if it is gone."""
+def whose(about: Any) -> str:
+    """Return who has made a claim, and when; empty if it is not a claim."""
     try:
-        _, about = _read_claim(client, key)
         who = [
             _WORD.sub("?", str(about[name]))[:80]
             for name in ("shardvar", "process", "host", "time")
         ]
-        return "made by shardvar {}, process {} on {}, at {}".format(*who)
+    except (KeyError, TypeError):
+        return ""
+    return "made by shardvar {}, process {} on {}, at {}".format(*who)
+
+
+def describe_claim(client: Client, key: str) -> str:
+    """Return who holds a claim, and since when; empty if it is gone."""
+    try:
+        about = _read_claim(client, key)[1]
     except MissingFile:
         return ""
-    except (ShardvarError, ValueError, KeyError, TypeError):
-        return "which does not say whose it is"
+    except (ShardvarError, ValueError):
+        about = None
+    return whose(about) or "which does not say whose it is"
+
+
+AT_WORK: set[str] = set()
+"""The tokens of the writes of this process that have not ended."""
+
+
+def is_at_work(about: Mapping[str, Any]) -> bool:
+    """Return True if the process that has made a claim is alive on this machine."""
+    process = about["process"]
+    if about["host"] != socket.gethostname() or type(process) is not int or process < 1:
+        return False
+    if process == os.getpid():
+        return about.get("write") in AT_WORK
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # of another user
+        pass
+    return True
 
 
 def _claimed_error(client: BucketClient, claim: str, key: str) -> LockHeld:
@@ -249,6 +277,7 @@ class UploadsMark:
         with self._lock:
             if not self.made:
                 token = os.urandom(8).hex()
+                AT_WORK.add(token)
                 self.made.append(f".{self.stem}.{token}.uploads")
                 with suppress(LockHeld):  # by its own first attempt, of which the answer was lost
                     key = join_key(self.folder, self.made[0])
@@ -294,6 +323,7 @@ class Upload:
     def __post_init__(self) -> None:
         self.claim = BucketClaim(self.client, self.key, self.stem, self.folder)
         self.mark = UploadsMark(self.client, self.key, self.stem)
+        AT_WORK.add(self.folder)
         self.mark.find(self.there)
 
     def create(self, name: str) -> LocalWritableFile:
@@ -440,6 +470,7 @@ class Upload:
 
     def end(self) -> None:
         """Remove the temporary files and the claim, and log what could not be removed."""
+        AT_WORK.difference_update([self.folder, *(name.split(".")[-2] for name in self.mark.made)])
         shutil.rmtree(self.folder, ignore_errors=True)
         claims = [claim_name(self.stem)] if self.claim.is_made else []
         for name in claims + self.mark.made + self.mark.earlier * self.is_committed:

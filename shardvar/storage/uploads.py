@@ -65,12 +65,11 @@ from shardvar.errors import (
 )
 from shardvar.forks import new_lock
 from shardvar.records import dataclass, field
-from shardvar.storage.concurrency import IN_FLIGHT_NBYTES, Room
+from shardvar.storage import settings
+from shardvar.storage.concurrency import Room
 from shardvar.storage.posix import LocalReadableFile, LocalWritableFile, create_local, open_local
 from shardvar.storage.requests import (
     MOST_COPIED_NBYTES,
-    ONE_PUT_NBYTES,
-    UPLOAD_NBYTES,
     BucketClient,
     Client,
     Head,
@@ -89,6 +88,7 @@ from shardvar.storage.requests import (
     unknown_error,
     untrue_error,
 )
+from shardvar.storage.settings import ONE_PUT_NBYTES
 from shardvar.wire.strict_json import parse_json
 
 _MOST_NBYTES = 4096  # No claim has more
@@ -317,8 +317,10 @@ class Upload:
     """True in the process that writes a file for another, which has made the mark."""
     is_committed: bool = False  # True once the commit was made
     is_open: bool = False  # True while the outcome of the commit is not known
-    room: Room = field(default_factory=lambda: Room(IN_FLIGHT_NBYTES))
+    room: Room = field(default_factory=lambda: Room(settings.current().in_flight_nbytes))
     """The memory of the uploads that are under way."""
+    upload_nbytes: int = field(default_factory=lambda: settings.current().upload_nbytes)
+    """The most memory of one of them."""
 
     def __post_init__(self) -> None:
         self.claim = BucketClaim(self.client, self.key, self.stem, self.folder)
@@ -504,7 +506,7 @@ class Upload:
         nbytes = os.path.getsize(self.staged[old])
         if nbytes > ONE_PUT_NBYTES and not self.is_borrowed:
             self.mark.make()
-        with self.room.hold(min(nbytes, UPLOAD_NBYTES)):
+        with self.room.hold(min(nbytes, self.upload_nbytes)):
             # Before the request: a file whose answer is lost must be removed as well.
             self.own.setdefault(new, self.there.get(new))
             self.there[new] = Head(nbytes, "", None)
@@ -543,14 +545,14 @@ class Upload:
         head = self._find(new) if may_exist else None
         if head is None or head.nbytes != nbytes:
             try:
-                with self.room.hold(UPLOAD_NBYTES if nbytes > MOST_COPIED_NBYTES else 0):
+                with self.room.hold(self.upload_nbytes if nbytes > MOST_COPIED_NBYTES else 0):
                     self.client.copy(
                         self._join(old), self._join(new), is_new=may_exist and head is None
                     )
             except MissingFile:
                 raise gone_error(self._place(old)) from None
             head = self._find(new)
-            with self.room.hold(UPLOAD_NBYTES):
+            with self.room.hold(self.upload_nbytes):
                 is_copied = is_copy(
                     self.client, (self._join(old), source), (self._join(new), head), before
                 )

@@ -32,6 +32,8 @@ _SHARED = {
 .num_copies  ranges that are copied
 .read_nbytes  the payload bytes that are read
 .peak_nbytes  a bound on the memory for buffers
+.num_retries  requests to a server that this process made again while the files were written
+.retry_seconds  the seconds of the pauses before these requests
 .copied  the files of a model folder that are copied, such as config.json
 .changed  the changes in these files, a sentence each
 .not_copied  the other files of the folder: the reasons by name""",

@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+retries: list[float] = [0, 0.0]
+"""The requests that this process has made again, and the seconds of the pauses before them."""
+
 _PAUSE_SECONDS = 0.005  # Between two looks at threads that are outwaited: a request takes longer
 
 _local = threading.local()

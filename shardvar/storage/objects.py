@@ -14,6 +14,7 @@ ever.
 """
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
@@ -149,6 +150,9 @@ OBJECT_SCHEMES = frozenset(["s3", "gs", "az", "abfs", "abfss"])
 """The schemes of URLs that this module serves."""
 
 _lock = new_lock()
+
+_thread = threading.local()
+"""``what``: the request of this thread, for the log."""
 
 _MOST_PARTS = 9000  # S3 takes 10,000 parts of a file
 
@@ -350,6 +354,7 @@ class ObjectClient(RootClient):
             attempt,
             lambda error: passing_fault(kinds, error, conflicts_pass=conflicts_pass),
             lambda: asked_pause(self.root, self._store("reading")),
+            getattr(_thread, "what", "a request"),
         )
 
     def _store(self, kind: str) -> Any:
@@ -364,7 +369,7 @@ class ObjectClient(RootClient):
     def _asking(
         self, key: str, operation: Operation = "get", *, is_conditional: bool = False
     ) -> Iterator[None]:
-        module = library()
+        module, _thread.what = library(), f"{operation} {self.place(key)}"
         try:
             yield
         except ShardvarError:

@@ -28,6 +28,7 @@ Errors. obstore's errors have one line and then pages of the server's answer; on
 without what may be secret in it (``requests.first_line``).
 """
 
+import logging
 import math
 import os
 import random
@@ -50,10 +51,10 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.forks import new_lock
-from shardvar.pictures.words import named
+from shardvar.pictures.words import message, named
 from shardvar.records import dataclass, field, frozen
 from shardvar.storage import settings
-from shardvar.storage.concurrency import Result, check_wanted
+from shardvar.storage.concurrency import Result, check_wanted, retries
 from shardvar.storage.protocol import FileStatus
 
 MOST_COPIED_NBYTES = 5 << 30
@@ -389,8 +390,10 @@ class Pace:
         request: Callable[[int], Result],
         fault_of: Callable[[Exception], Fault | None],
         asked_pause: Callable[[], float] = lambda: 0.0,
+        what: str = "a request",
     ) -> Result:
-        """Return the result of a request, called with the number of attempts before."""
+        """Return the result of a request, called with the number of attempts before; ``what`` is for
+        the log."""
         number, began = 0, self.clock()
         while True:
             self._enter()
@@ -403,6 +406,7 @@ class Pace:
                     self._ready = max(self._ready, start + pause)
                 if fault is None or not self._may_repeat(fault, number, began):
                     raise
+                reason = first_line(error)
             else:
                 self._speed_up(start)
                 return result
@@ -411,10 +415,22 @@ class Pace:
                     self._busy.discard(threading.get_ident())
                     self._changed.notify()
             # A refused request waits with all others, and any other one for itself.
+            until, now = self._ready, self.clock()
             if fault.kind != "refused":
                 longest = min(math.ldexp(_SHORTEST_PAUSE, number), _LONGEST_PAUSE)
-                self._wait(self.clock() + longest * (0.5 + 0.5 * self.spread()))
+                until = now + longest * (0.5 + 0.5 * self.spread())
             number += 1
+            self._note(what, f"{fault.kind} ({reason})", max(until - now, 0.0), number)
+            if fault.kind != "refused":
+                self._wait(until)
+
+    def _note(self, what: str, why: str, pause: float, number: int) -> None:
+        """Count a request that is made again, and log it."""
+        with self._changed:
+            retries[0] += 1
+            retries[1] += pause
+        line = f"{what}: {why}; attempt {number + 1} after a pause of {pause:.2g} s"
+        logging.getLogger("shardvar.storage").info("%s", message(line))
 
     def wait(self) -> None:
         self._wait(self._ready)

@@ -136,7 +136,8 @@ class FilesystemClient(RootClient):
         """Return the result of a request, given the file system and the root's path."""
         try:
             system, base = self._system()
-            return requests.PACE.ask(lambda _: request(system, base), _fault)
+            what = f"{operation} {self.place(key)}"
+            return requests.PACE.ask(lambda _: request(system, base), _fault, what=what)
         except ShardvarError:
             raise
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -284,7 +285,7 @@ class WebClient(RootClient):
                 raise
 
         try:
-            return requests.PACE.ask(attempt, _fault)
+            return requests.PACE.ask(attempt, _fault, what=f"{method} {place}")
         except ShardvarError:
             raise  # some of them are OSErrors
         except HTTPError as error:

@@ -44,6 +44,7 @@ from shardvar.planning.plan import Plan
 from shardvar.planning.policies import Policy, SeparatePolicy, ShardByTaskPolicy, TablePolicy
 from shardvar.planning.slices import Assignment, SliceTable, are_grids, check_holds, join_whole
 from shardvar.records import entity, replace
+from shardvar.storage.concurrency import retries
 from shardvar.storage.local import LocalStorage, UnforcedDirectory
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.arguments import check_globs
@@ -192,6 +193,7 @@ def carry_out(
     if work.substitutes is not None:
         source = overlay(source, work.entries, work.substitutes)
     check_new_folder(work, generation)
+    retries_before = [*retries]
     is_new = is_new_folder(target.storage)
     target.storage.make()
     free = target.storage.free_nbytes()
@@ -236,7 +238,14 @@ def carry_out(
             with suppress(OSError):  # of a folder with other files
                 os.rmdir(target.storage.local_path)
         raise
-    return replace(report_of(work, free), reused_files=summary.reused, dry_run=False)
+    again, seconds = (now - before for now, before in zip(retries, retries_before, strict=True))
+    return replace(
+        report_of(work, free),
+        reused_files=summary.reused,
+        num_retries=int(again),
+        retry_seconds=seconds,
+        dry_run=False,
+    )
 
 
 def check_new_folder(work: WritePlan, generation: str | None = None) -> None:

@@ -9,7 +9,6 @@ value with the storage that it is sent. A field is set by the variable ``SHARDVA
 import math
 import os
 import re
-from types import TracebackType
 from typing import Any
 
 from shardvar.errors import ArgumentError
@@ -153,10 +152,5 @@ class use_storage_options:  # noqa: N801  # called as a function
     def __enter__(self) -> None:
         pass
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _current[:] = self._before

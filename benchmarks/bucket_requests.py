@@ -21,9 +21,10 @@ from dataclasses import dataclass
 
 from shardvar.engine.pool import BLOCK_NBYTES
 from shardvar.formats.files import OPEN_FILES
-from shardvar.storage.concurrency import IN_FLIGHT_NBYTES
 from shardvar.storage.remote import TRAITS
-from shardvar.storage.requests import ONE_PUT_NBYTES, PART_NBYTES, PARTS_AHEAD
+from shardvar.storage.settings import ONE_PUT_NBYTES, StorageOptions
+
+OPTIONS = StorageOptions()
 
 PAGE = 1000
 """Objects of an answer to a listing, and of a request that removes objects."""
@@ -48,7 +49,7 @@ class Job:
 
     @property
     def _parts(self) -> int:
-        return -(-self.nbytes // PART_NBYTES)
+        return -(-self.nbytes // OPTIONS.part_nbytes)
 
     @property
     def _blocks(self) -> int:
@@ -73,7 +74,7 @@ class Job:
 
     def rounds_of_file(self) -> int:
         """Return how many requests of a worker for a file wait for one another."""
-        upload = 2 + -(-self._parts // PARTS_AHEAD) if self._is_in_parts else 1
+        upload = 2 + -(-self._parts // OPTIONS.parts_ahead) if self._is_in_parts else 1
         return 1 + self._blocks + upload
 
     def rounds_of_opening(self) -> int:
@@ -89,7 +90,7 @@ class Job:
 
     def reports_at_a_time(self) -> int:
         """Return for how many files the caller makes them at a time."""
-        return max(1, min(TRAITS.requests, IN_FLIGHT_NBYTES // self.nbytes))
+        return max(1, min(TRAITS.requests, TRAITS.in_flight_nbytes // self.nbytes))
 
     def rounds_after(self) -> int:
         """Return how many requests of the caller wait for one another after all tasks, without

@@ -57,9 +57,12 @@ from shardvar.reference.variables import variable_creator_scope as variable_crea
 from shardvar.reference.variables import variable_operations as variable_operations
 from shardvar.reference.variables.initial_value import name_scope as name_scope
 from shardvar.reference.objects.checkpoint import CheckpointOptions as CheckpointOptions
+from shardvar.storage.settings import StorageOptions as StorageOptions
+from shardvar.storage.settings import use_storage_options as use_storage_options
 from shardvar.verbs.callbacks import ShardableTensor as ShardableTensor
 from shardvar.verbs.callbacks import ShardingCallback as ShardingCallback
 from shardvar.verbs.callbacks import compose as compose
+from shardvar.verbs.clean import clean as clean
 from shardvar.verbs.compare.diff import diff as diff
 from shardvar.verbs.compare.digest import digest as digest
 from shardvar.verbs.delta.apply import apply as apply

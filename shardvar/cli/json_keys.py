@@ -32,6 +32,8 @@ _SHARED = {
 .num_copies  ranges that are copied
 .read_nbytes  the payload bytes that are read
 .peak_nbytes  a bound on the memory for buffers
+.num_retries  requests to a server that this process made again while the files were written
+.retry_seconds  the seconds of the pauses before these requests
 .copied  the files of a model folder that are copied, such as config.json
 .changed  the changes in these files, a sentence each
 .not_copied  the other files of the folder: the reasons by name""",
@@ -331,6 +333,19 @@ maps
 .sizes  of one map: its sizes, a list of objects
 .sizes[].name  the index, as rules have it
 .sizes[].size  a number, or an expression as text
+
+clean
+.path  the folder
+.leftovers  what killed writers have left, by path: a list of objects
+.leftovers[].path  its path or URL
+.leftovers[].kind  "temporary file", "data file", "share", "folder", "mark", "mark of uploads", "lock" or "claim"
+.leftovers[].nbytes  its bytes
+.leftovers[].age  the seconds since its last change; null if not known
+.leftovers[].writer  who has made a claim, and when; empty for other kinds
+.leftovers[].is_old  true if everything of its checkpoint is older than the age limit
+.nbytes  the bytes of all leftovers
+.num_removed  the leftovers that were removed
+.num_at_work  the files that belong to a writer that is at work; they are not listed
 
 formats
 .formats  a list of objects

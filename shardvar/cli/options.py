@@ -53,6 +53,7 @@ _GROUPS = {
         "delta": "store what changed between two checkpoints",
         "apply": "make the second checkpoint of the first and a delta",
         "maps": "list the maps between model families, or print one",
+        "clean": "list what killed writers have left, and remove it",
     },
     "more": {
         "formats": "list the formats, and what each can hold",
@@ -81,6 +82,7 @@ OTHER_WORDS = {
     "digest": "checksum fingerprint hash sha256".split(),
     "delta": "changes compact incremental".split(),
     "apply": "patch update".split(),
+    "clean": "gc prune purge tidy".split(),
     "reshard": "cast consolidate cp export join merge rename split unshard".split(),
 }
 """Words that people type for a command, which the error then suggests."""
@@ -539,6 +541,17 @@ $ llama-hf-to-gguf
 NAME?  a shipped map, a word of the names or models of some, or a TOML file
 [options]
 --all  list each map, with what it is about
+<output>
+
+clean: List what killed writers have left in a folder, in the folders below it, or below a bucket
+    prefix.
+$ runs
+$ s3://bucket/runs --remove --older-than 2d
+folder=DIR  a folder, or the URL of a bucket prefix
+[options]
+--remove  remove what is listed, unless it is younger than the age limit
+--older-than AGE  the age limit: 30m, 12h, 2d (default: 1d)
+--all  list every leftover
 <output>
 
 formats: List the formats: which are written, which hold shards, what a bucket guarantees, and which

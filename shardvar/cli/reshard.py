@@ -21,6 +21,7 @@ from shardvar.cli.output import (
     count,
     executor_of,
     human_size,
+    human_time,
     note,
     note_dequantized,
     one_line,
@@ -481,6 +482,9 @@ def print_write(
         )
     if report.digests:
         note(f"note: {message(report.digests)}")
+    if report.num_retries:
+        pauses = human_time(report.retry_seconds)
+        note(f"note: repeated {count(report.num_retries, 'request')}, after {pauses} of pauses")
     if report.dry_run:
         print_plan(report, sources)
     for found in verified:

@@ -76,7 +76,7 @@ from shardvar.formats.protocol import Source, WrappedSource
 from shardvar.layout.dtypes import Bools, Ints
 from shardvar.planning.index import EntryTable
 from shardvar.records import entity, field
-from shardvar.storage.concurrency import IN_FLIGHT_NBYTES, exactly
+from shardvar.storage.concurrency import exactly
 from shardvar.storage.protocol import Traits
 
 _FEW_SPANS = 8
@@ -128,7 +128,7 @@ class Reading:
         most = self.traits.requests
         if nbytes <= SMALL_NBYTES:
             most = max(most, self.traits.short_requests)
-        return max(cores, min(most, IN_FLIGHT_NBYTES // max(nbytes, 1)))
+        return max(cores, min(most, self.traits.in_flight_nbytes // max(nbytes, 1)))
 
     def run(
         self, function: Callable[[Work], Done], items: Iterable[Work], nbytes: int

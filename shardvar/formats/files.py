@@ -40,6 +40,7 @@ from shardvar.errors import (
 )
 from shardvar.forks import new_lock
 from shardvar.formats.protocol import Source
+from shardvar.formats.unfinished import ASIDE
 from shardvar.layout.dtypes import Ints
 from shardvar.pictures.words import named
 from shardvar.planning.index import EntryTable
@@ -539,6 +540,12 @@ def write_file(storage: Storage, name: str, content: bytes) -> None:
         file.write(0, content)
     finally:
         file.close()
+
+
+def replace_file(storage: Storage, name: str, content: bytes) -> None:
+    """Write a single small file, and put it in place in one step."""
+    write_file(storage, name + ASIDE, content)
+    storage.rename(name + ASIDE, name)
 
 
 def discard_files(storage: Storage, names: Iterable[str]) -> None:

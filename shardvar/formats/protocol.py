@@ -433,6 +433,11 @@ class Format(ABC):
             f"The format {self.name} is read and not written.", "Remove the file."
         )
 
+    def owned(self, folder: Storage) -> set[str]:
+        """Return the paths of the files in a folder that belong to the checkpoint that it is, or to its
+        writers; by default none: a checkpoint has no folders."""
+        return set()
+
 
 class SharedFormat(Format):
     """A format in which many processes write one checkpoint, each a file as ``create`` has it.

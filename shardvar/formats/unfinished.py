@@ -13,6 +13,11 @@ Both are known only by their names. Of every format that shardvar writes:
                                                 PREFIX.svindex is there
     .PREFIX.claim                               a claim, in a bucket (``storage.uploads``)
     .PREFIX.TOKEN.uploads                       the mark of uploads in parts, in a bucket
+    .PREFIX.lock                                a lock, on a disk: an empty file (``storage.local``)
+    PREFIX.svshare-TOKEN-00003-of-00008...      the files of a share, and the marks of a joint save
+    .NAME-restore-...                           a meeting of processes that restore a step
+    PREFIX.svneeds-TOKEN, .svgone-TOKEN         marks of references (``native.references``)
+    NAME.shardvar.tmp                           a single small file, such as a manifest
 
 Each format removes what dead writers of its kind have left. These names serve what no format can
 know: that a path without a checkpoint has an unfinished one, and that a write of another format has
@@ -43,7 +48,11 @@ JOURNAL_ENDING = r"(?:\.done|\.[0-9a-f]{16}\.tmp)?"
 """The ending of a journal or of an attempt (``LocalStorage.borrowed``) after the name under which a
 file is written."""
 
-_TOKEN = r"\.(?:[0-9a-f]{16}|removed)\.tmp"
+ASIDE = ".shardvar.tmp"
+"""Added to the name of a single small file, such as a manifest, until it is whole."""
+
+# Some writers add an "o" or an "x" to their tokens.
+_TOKEN = r"\.(?:[0-9a-f]{16}[ox]*|removed)\.tmp"
 
 # What may follow the prefix: ".data-00002", ".svindex", "-00001.safetensors",
 # ".safetensors.index.json", ".npz".
@@ -57,9 +66,38 @@ _NATIVE = rf"(?s)(?P<prefix>.+)\.svdata-[A-Za-z0-9]{{1,64}}-\d{{5}}-of-\d{{5}}(?
 _CLAIM = r"(?s)\.(?P<prefix>.+)\.claim"
 
 _UPLOADS = r"(?s)\.(?P<prefix>.+)\.[0-9a-f]{16}\.uploads"
-_MARK = r"(?s).+\.sv(?:needs|gone)-[A-Za-z0-9]{1,64}"
-_PART_OF_FOLDER = r"__\d+_\d+-[0-9a-f]{16,}\.distcp"
+_MARK = r"(?s)(?P<prefix>.+)\.sv(?:needs|gone)-[A-Za-z0-9]{1,64}"
+_PART_OF_FOLDER = r"__\d+_\d+-[0-9a-f]{16,}x*\.distcp"
 """A file of a distributed checkpoint of PyTorch that shardvar has written."""
+
+_KINDS = (
+    ("lock", r"(?s)\.(?P<prefix>.+)\.lock"),
+    ("claim", _CLAIM),
+    ("mark of uploads", _UPLOADS),
+    ("share", r"(?s)\.?(?P<prefix>.+)" + _SHARE + r"\..+"),
+    ("share", r"(?s)\.(?P<prefix>.+)-restore-[0-9a-f]{10}-[0-9a-f]{16}-\d{5}\..+"),
+    ("mark", _MARK),
+    ("data file", _PART_OF_FOLDER),
+    ("data file", r"(?s)(?P<prefix>.+)\.svdata-[A-Za-z0-9]{1,64}-\d{5}-of-\d{5}"),
+    ("temporary file", _NATIVE),
+    ("temporary file", r"(?s)(?P<prefix>.+)" + re.escape(ASIDE)),
+    ("temporary file", _ASIDE),
+    ("temporary file", _ASIDE_IN_FOLDER),
+)
+
+
+def kind_of_leftover(name: str) -> tuple[str, str]:
+    """Return what a file may be that a writer leaves, by its name, and the prefix that it is of.
+
+    Both are empty for other files. The prefix is empty for files of a folder, such as its chunks.
+
+    >>> kind_of_leftover(".model.lock"), kind_of_leftover("chunk-00001.0123456789abcdef.tmp")
+    (('lock', 'model'), ('temporary file', ''))
+    """
+    for kind, pattern in _KINDS:
+        if match := re.fullmatch(pattern, name):
+            return kind, match.groupdict().get("prefix") or ""
+    return "", ""
 
 
 def unfinished_files(names: Iterable[str], prefix: str) -> list[str]:

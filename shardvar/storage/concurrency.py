@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-IN_FLIGHT_NBYTES = 64 << 20
-"""The bytes that requests to a remote storage have under way: at 100 MB/s, what comes in 0.7 s."""
+retries: list[float] = [0, 0.0]
+"""The requests that this process has made again, and the seconds of the pauses before them."""
 
 _PAUSE_SECONDS = 0.005  # Between two looks at threads that are outwaited: a request takes longer
 
@@ -139,7 +139,7 @@ def as_answered(
     nbytes: Callable[[Item], int] = lambda _: 0,
 ) -> Generator[Result]:
     """Yield ``function`` of every item: in order on a disk, else as the answers come. No item is
-    taken while those before it hold more than ``IN_FLIGHT_NBYTES``. The first error ends it."""
+    taken while those before it hold more bytes than the traits allow. The first error ends it."""
     if traits is None:
         yield from map(function, items)
         return
@@ -154,7 +154,10 @@ def as_answered(
                         raise
                     # At the interpreter's exit, when no threads are started any more.
                     yield function(item)
-                while len(pending) >= traits.requests or sum(pending.values()) > IN_FLIGHT_NBYTES:
+                while (
+                    len(pending) >= traits.requests
+                    or sum(pending.values()) > traits.in_flight_nbytes
+                ):
                     yield from _answers(pending)
             while pending:
                 yield from _answers(pending)

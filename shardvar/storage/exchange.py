@@ -51,6 +51,10 @@ Own = Callable[[str], Collection[str]]
 """Returns the paths, in a folder of that path, of the files that belong to its checkpoint."""
 
 
+BESIDE = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{16}\.(?P<kind>new|old|was)\.tmp", re.DOTALL)
+"""The name of a folder next to another; a long name has a digest in its place."""
+
+
 @dataclass(slots=True)
 class FolderBeside:
     """A new folder that is to take the place of another."""
@@ -346,6 +350,16 @@ def remove_new(place: str) -> None:
     for path in left_beside(place):
         if path.endswith(".new.tmp"):
             _remove_tree(path)
+
+
+def remove_beside(path: str, own: Own) -> None:
+    """Remove a folder that a killed writer has left; files of the user's that only it has are moved."""
+    match = BESIDE.fullmatch(os.path.basename(path))
+    if match and match["kind"] != "new":
+        place = FolderBeside(os.path.join(os.path.dirname(path), match["name"]))
+        place._remove(path, own)
+    else:
+        _remove_tree(path)
 
 
 def _remove_tree(folder: str) -> None:

@@ -14,6 +14,7 @@ ever.
 """
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
@@ -34,14 +35,11 @@ from shardvar.errors import (
 from shardvar.extras import missing_extra
 from shardvar.forks import new_lock
 from shardvar.records import frozen, replace
-from shardvar.storage import requests
+from shardvar.storage import requests, settings
 from shardvar.storage.concurrency import Result, check_wanted
 from shardvar.storage.requests import (
     ALLOW_HTTP,
     MOST_COPIED_NBYTES,
-    ONE_PUT_NBYTES,
-    PART_NBYTES,
-    PARTS_AHEAD,
     FolderListing,
     Head,
     Operation,
@@ -54,15 +52,11 @@ from shardvar.storage.requests import (
     pause_of_header,
     refused_error,
 )
+from shardvar.storage.settings import ONE_PUT_NBYTES, StorageOptions
 
-CLIENTS: dict[str, dict[str, str]] = {
-    "reading": {"timeout": "300s", "read_timeout": "20s"},
-    "writing 0": {"timeout": "30s"},
-    "writing 1": {"timeout": "60s"},
-    "writing 2": {"timeout": "120s"},
-    "parts": {"timeout": "60s"},
-}
-"""The patience with one attempt, by its kind; ``requests.Pace`` has that with a request.
+CLIENTS = {"reading": 10, "writing 0": 1, "writing 1": 2, "writing 2": 4, "parts": 2}
+"""The patience with one attempt, by its kind, in ``upload_seconds``; ``requests.Pace`` has that with a
+request.
 
 An answer that comes slowly is not stalled. A body that goes up slowly cannot be told from one that
 is stalled, so later attempts have more time: 16 MiB in the end at 140 KB/s.
@@ -71,7 +65,6 @@ is stalled, so later attempts have more time: 16 MiB in the end at 140 KB/s.
 _ONCE: dict[str, Any] = {"max_retries": 0}
 _PARTS: dict[str, Any] = {
     "max_retries": 1000,
-    "retry_timeout": timedelta(seconds=180),
     "backoff": {
         "init_backoff": timedelta(seconds=0.5),
         "max_backoff": timedelta(seconds=8),
@@ -133,16 +126,19 @@ def asked_pause(root: str, store: Any) -> float:
 
 
 def make_store(root: str, kind: str) -> Any:
-    module = library()
+    module, chosen = library(), settings.current()
     # These options replace the environment's for the connection, so that is asked here.
     allowed = any(os.environ.get(name, "").lower() in ("true", "1") for name in ALLOW_HTTP)
     is_plain = any(url.startswith("http:") for url in (root, os.environ.get("GOOGLE_BASE_URL", "")))
     options = {
         "connect_timeout": "5s",
         "allow_http": allowed or is_plain,
-        **CLIENTS[kind],
+        "timeout": f"{CLIENTS[kind] * round(1000 * chosen.upload_seconds)}ms",
     }
-    retries = _PARTS if kind == "parts" else _ONCE
+    if kind == "reading":
+        options["read_timeout"] = f"{round(1000 * chosen.answer_seconds)}ms"
+    longest = {"retry_timeout": timedelta(seconds=1.5 * chosen.patience_seconds)}
+    retries = _PARTS | longest if kind == "parts" else _ONCE
     try:
         return module.store.from_url(root, client_options=options, retry_config=retries)
     except module.exceptions.BaseError as error:
@@ -155,7 +151,14 @@ OBJECT_SCHEMES = frozenset(["s3", "gs", "az", "abfs", "abfss"])
 
 _lock = new_lock()
 
+_thread = threading.local()
+"""``what``: the request of this thread, for the log."""
+
 _MOST_PARTS = 9000  # S3 takes 10,000 parts of a file
+
+
+def _part_nbytes(nbytes: int) -> int:
+    return max(settings.current().part_nbytes, -(-nbytes // _MOST_PARTS))
 
 
 @frozen
@@ -221,7 +224,7 @@ class ObjectClient(RootClient):
         try:
             with self._asking(key, "put"):
                 if has_parts := nbytes > ONE_PUT_NBYTES:
-                    part_nbytes = max(PART_NBYTES, -(-nbytes // _MOST_PARTS))
+                    part_nbytes = _part_nbytes(nbytes)
 
                     def put_parts(_store: Any) -> Any:
                         with open(path, "rb") as file:
@@ -250,7 +253,7 @@ class ObjectClient(RootClient):
             key,
             _wanted(parts),
             chunk_size=part_nbytes,
-            max_concurrency=PARTS_AHEAD,
+            max_concurrency=settings.current().parts_ahead,
         )
 
     def _stored(self, key: str, path: str) -> Head | None:
@@ -259,8 +262,9 @@ class ObjectClient(RootClient):
             head = self.head(key)
             if head.nbytes != os.path.getsize(path):
                 return None
-            for start in range(0, head.nbytes, PART_NBYTES):
-                part = file.read(PART_NBYTES)
+            part_nbytes = _part_nbytes(head.nbytes)
+            for start in range(0, head.nbytes, part_nbytes):
+                part = file.read(part_nbytes)
                 if bytes(self.read(key, head, start, len(part))) != part:
                     return None
             return head
@@ -280,7 +284,7 @@ class ObjectClient(RootClient):
 
     def _copy_in_parts(self, old: str, head: Head, new: str) -> None:
         """Read a file and upload it again; after an error it is read back, as for ``put``."""
-        part_nbytes = max(PART_NBYTES, -(-head.nbytes // _MOST_PARTS))
+        part_nbytes = _part_nbytes(head.nbytes)
         try:
             # obstore cannot be asked for a part by the thread that uploads: that one drives its
             # runtime.
@@ -350,19 +354,22 @@ class ObjectClient(RootClient):
             attempt,
             lambda error: passing_fault(kinds, error, conflicts_pass=conflicts_pass),
             lambda: asked_pause(self.root, self._store("reading")),
+            getattr(_thread, "what", "a request"),
         )
 
     def _store(self, kind: str) -> Any:
+        options = settings.current()
+        key: Any = kind if options == StorageOptions() else (kind, options)
         with _lock:
-            if kind not in self._opened:
-                self._opened[kind] = make_store(self.root, kind)
-            return self._opened[kind]
+            if key not in self._opened:
+                self._opened[key] = make_store(self.root, kind)
+            return self._opened[key]
 
     @contextmanager
     def _asking(
         self, key: str, operation: Operation = "get", *, is_conditional: bool = False
     ) -> Iterator[None]:
-        module = library()
+        module, _thread.what = library(), f"{operation} {self.place(key)}"
         try:
             yield
         except ShardvarError:

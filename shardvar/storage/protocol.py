@@ -41,6 +41,8 @@ class Traits(NamedTuple):
     """Requests that may be under way at a time."""
     short_requests: int = 0
     """The same for requests of a few bytes, which only wait; 0 for no more than others."""
+    in_flight_nbytes: int = 64 << 20
+    """The bytes of all requests that are under way: at 100 MB/s, what comes in 0.7 s."""
 
 
 class ReadableFile(Protocol):

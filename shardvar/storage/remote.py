@@ -39,6 +39,7 @@ from shardvar.errors import (
 )
 from shardvar.forks import new_lock
 from shardvar.records import dataclass, field, frozen
+from shardvar.storage import settings
 from shardvar.storage.concurrency import do_all, is_exact, uninterrupted
 from shardvar.storage.posix import check_range
 from shardvar.storage.protocol import FileStatus, ReadableFile, Traits, WritableFile
@@ -108,15 +109,16 @@ bytes that a connection brings in the time of one request: 100 MB/s times 2.5 ms
 _TAIL_NBYTES = 64 << 10
 """A small read this near to a file's end is extended backwards, as for indexes."""
 
-_MOST_SHORT = 512  # a thousand ranges of a few bytes, in two times the latency
 _OPEN_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[0]  # Each request takes a connection
+
+_MOST_SHORT = 1024 if _OPEN_FILES < 0 else max(64, _OPEN_FILES // 2)
 
 TRAITS = Traits(
     small_nbytes=1 << 20,
     gap_nbytes=512 << 10,
     waste_nbytes=512 << 10,
     requests=64,
-    short_requests=_MOST_SHORT if _OPEN_FILES < 0 else max(64, min(_MOST_SHORT, _OPEN_FILES // 2)),
+    short_requests=min(512, _MOST_SHORT),
 )
 """A request takes 10 to 50 ms, in which a connection brings 1 to 5 MB. More than 64 large ones at a
 time, and a machine of few cores works at the requests instead of waiting for them."""
@@ -223,7 +225,12 @@ class RemoteStorage:
 
     @property
     def traits(self) -> Traits:
-        return TRAITS
+        options = settings.current()
+        return TRAITS._replace(
+            requests=options.requests,
+            short_requests=min(options.short_requests, _MOST_SHORT),
+            in_flight_nbytes=options.in_flight_nbytes,
+        )
 
     def open(self, name: str) -> ReadableFile:
         key = self._join(name)

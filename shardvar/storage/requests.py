@@ -18,7 +18,7 @@ together when a server asks for it.
     odd        an answer that cannot be decoded, such as half a listing: once more
 
 Pauses and the number of requests recover as the server answers. A request is made again for
-``Pace.patience`` seconds, a broken one for less. Once all requests have failed for so long, each is
+``patience_seconds`` (``storage.settings``), a broken one for less. Once all requests have failed for so long, each is
 made only once, so that cleaning up after an error comes to an end.
 
 Only what may be done twice is given to ``Pace.ask``: reads, whole files, and writes with a
@@ -28,6 +28,7 @@ Errors. obstore's errors have one line and then pages of the server's answer; on
 without what may be secret in it (``requests.first_line``).
 """
 
+import logging
 import math
 import os
 import random
@@ -36,7 +37,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from threading import Condition
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol
 
 from shardvar.errors import (
     COPY_AGAIN,
@@ -50,18 +51,12 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.forks import new_lock
-from shardvar.pictures.words import named
+from shardvar.pictures.words import message, named
 from shardvar.records import dataclass, field, frozen
-from shardvar.storage.concurrency import Result, check_wanted
+from shardvar.storage import settings
+from shardvar.storage.concurrency import Result, check_wanted, retries
 from shardvar.storage.protocol import FileStatus
 
-PART_NBYTES = 8 << 20  # a part of an upload. No service takes parts below 5 MiB.
-ONE_PUT_NBYTES = 16 << 20
-"""A file of at most this size is uploaded in one request. A process that is killed leaves the parts
-of an upload, and nothing of a request."""
-PARTS_AHEAD = 3  # Parts of an upload that are held in memory at a time
-UPLOAD_NBYTES = PARTS_AHEAD * PART_NBYTES
-"""The most that an upload holds in memory; files of 9000 such parts have 75 GB."""
 MOST_COPIED_NBYTES = 5 << 30
 """S3 copies no larger file in one request; such a one comes here in parts, and goes up again."""
 
@@ -145,8 +140,8 @@ class RootClient:
     root: str  # the URL of the server, or of the bucket, without "/" at its end
     _opened: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
-    def __reduce__(self) -> tuple[type[Self], tuple[str]]:
-        return type(self), (self.root,)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (type(self), self.root, settings.current())
 
     @property
     def can_write(self) -> bool:
@@ -154,6 +149,12 @@ class RootClient:
 
     def place(self, key: str) -> str:
         return join_key(self.root, key)
+
+
+def _reopened(kind: type[RootClient], root: str, options: settings.StorageOptions) -> RootClient:
+    """Return a client in a worker, which takes over the settings of the process that sent it."""
+    settings.use_storage_options(options)
+    return kind(root)
 
 
 class BucketClient(Client, Protocol):
@@ -253,8 +254,9 @@ def is_copy(
         return False
     if before is None or copied.version in (head.version, "") or copied.version != before.version:
         return True
-    for start in range(0, head.nbytes, PART_NBYTES):
-        nbytes = min(PART_NBYTES, head.nbytes - start)
+    part_nbytes = settings.current().part_nbytes
+    for start in range(0, head.nbytes, part_nbytes):
+        nbytes = min(part_nbytes, head.nbytes - start)
         if bytes(client.read(old, head, start, nbytes)) != bytes(
             client.read(new, copied, start, nbytes)
         ):
@@ -324,9 +326,6 @@ FaultKind = Literal["refused", "stalled", "broken", "odd"]
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.2, 8.0
 """Pauses double from one to the other. After a minute of refusals, a pause ends within 8 s."""
 
-_LONGEST_REQUEST = 110.0
-"""The longest pause that a server may ask for: less than a request is made again."""
-
 _LEAST_REFUSALS = 5
 """A request is refused so often before it fails, since the others before it take their time."""
 
@@ -345,7 +344,8 @@ class Fault:
 
 
 def pause_of_header(text: str | None) -> float:
-    """Return the pause of a header ``Retry-After``, in seconds; 0 if there is none."""
+    """Return the pause of a header ``Retry-After``, in seconds; 0 if there is none. It is shorter than
+    the time in which a request is made again."""
     from email.utils import parsedate_to_datetime  # of no use where no server is asked
 
     try:
@@ -355,15 +355,18 @@ def pause_of_header(text: str | None) -> float:
             seconds = parsedate_to_datetime(str(text)).timestamp() - time.time()
         except (ValueError, OverflowError):
             return 0.0
-    return min(max(seconds, 0.0), _LONGEST_REQUEST) if math.isfinite(seconds) else 0.0
+    longest = settings.current().patience_seconds * 11 / 12
+    return min(max(seconds, 0.0), longest) if math.isfinite(seconds) else 0.0
 
 
 @dataclass(slots=True)
 class Pace:
     """The pace of all requests of a process, which the servers' answers set."""
 
-    patience: float = 120.0  # Seconds from the first attempt of a request to its last
-    patience_broken: float = 30.0  # the same for broken connections, which pass soon or never
+    patience: float | None = None
+    """Seconds from the first attempt of a request to its last; None for those of the settings."""
+    patience_broken: float | None = None
+    """The same for broken connections, which pass soon or never."""
     patience_unknown: float = 5.0
     """The same if no server has ever answered: the address may be wrong."""
     clock: Callable[[], float] = time.monotonic
@@ -387,8 +390,10 @@ class Pace:
         request: Callable[[int], Result],
         fault_of: Callable[[Exception], Fault | None],
         asked_pause: Callable[[], float] = lambda: 0.0,
+        what: str = "a request",
     ) -> Result:
-        """Return the result of a request, called with the number of attempts before."""
+        """Return the result of a request, called with the number of attempts before; ``what`` is for
+        the log."""
         number, began = 0, self.clock()
         while True:
             self._enter()
@@ -401,6 +406,7 @@ class Pace:
                     self._ready = max(self._ready, start + pause)
                 if fault is None or not self._may_repeat(fault, number, began):
                     raise
+                reason = first_line(error)
             else:
                 self._speed_up(start)
                 return result
@@ -409,10 +415,22 @@ class Pace:
                     self._busy.discard(threading.get_ident())
                     self._changed.notify()
             # A refused request waits with all others, and any other one for itself.
+            until, now = self._ready, self.clock()
             if fault.kind != "refused":
                 longest = min(math.ldexp(_SHORTEST_PAUSE, number), _LONGEST_PAUSE)
-                self._wait(self.clock() + longest * (0.5 + 0.5 * self.spread()))
+                until = now + longest * (0.5 + 0.5 * self.spread())
             number += 1
+            self._note(what, f"{fault.kind} ({reason})", max(until - now, 0.0), number)
+            if fault.kind != "refused":
+                self._wait(until)
+
+    def _note(self, what: str, why: str, pause: float, number: int) -> None:
+        """Count a request that is made again, and log it."""
+        with self._changed:
+            retries[0] += 1
+            retries[1] += pause
+        line = f"{what}: {why}; attempt {number + 1} after a pause of {pause:.2g} s"
+        logging.getLogger("shardvar.storage").info("%s", message(line))
 
     def wait(self) -> None:
         self._wait(self._ready)
@@ -444,7 +462,7 @@ class Pace:
             if fault is None:
                 return False
             # A failure of an hour ago tells nothing about now.
-            if start - self._failed > self.patience / 2:
+            if start - self._failed > self._longest("") / 2:
                 self._failing = math.inf
             self._failing, self._failed = min(self._failing, start), now
             if fault.kind not in ("refused", "stalled"):
@@ -468,12 +486,19 @@ class Pace:
                 self.pause = self.pause / 2 if self.pause > _SHORTEST_PAUSE else 0.0
                 self._changed.notify_all()
 
+    def _longest(self, kind: str) -> float:
+        options = settings.current()
+        if kind != "broken":
+            return options.patience_seconds if self.patience is None else self.patience
+        if not self._has_answered:
+            return self.patience_unknown
+        given = self.patience_broken
+        return options.broken_seconds if given is None else given
+
     def _may_repeat(self, fault: Fault, number: int, began: float) -> bool:
         if fault.kind == "odd":
             return number == 0
-        now, longest = self.clock(), self.patience
-        if fault.kind == "broken":
-            longest = self.patience_broken if self._has_answered else self.patience_unknown
+        now, longest = self.clock(), self._longest(fault.kind)
         if now - self._failing >= longest:
             return False
         is_early = fault.kind == "refused" and number < _LEAST_REFUSALS

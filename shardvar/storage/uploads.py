@@ -65,12 +65,11 @@ from shardvar.errors import (
 )
 from shardvar.forks import new_lock
 from shardvar.records import dataclass, field
-from shardvar.storage.concurrency import IN_FLIGHT_NBYTES, Room
+from shardvar.storage import settings
+from shardvar.storage.concurrency import Room
 from shardvar.storage.posix import LocalReadableFile, LocalWritableFile, create_local, open_local
 from shardvar.storage.requests import (
     MOST_COPIED_NBYTES,
-    ONE_PUT_NBYTES,
-    UPLOAD_NBYTES,
     BucketClient,
     Client,
     Head,
@@ -89,6 +88,7 @@ from shardvar.storage.requests import (
     unknown_error,
     untrue_error,
 )
+from shardvar.storage.settings import ONE_PUT_NBYTES
 from shardvar.wire.strict_json import parse_json
 
 _MOST_NBYTES = 4096  # No claim has more
@@ -134,19 +134,47 @@ def _removal_head(client: Client, key: str) -> Head | None:
     return head if isinstance(content, dict) and content.get("removes") is True else None
 
 
-def describe_claim(client: Client, key: str) -> str:
-    """Return who holds a claim, and since when; empty if it is gone."""
+def whose(about: Any) -> str:
+    """Return who has made a claim, and when; empty if it is not a claim."""
     try:
-        _, about = _read_claim(client, key)
         who = [
             _WORD.sub("?", str(about[name]))[:80]
             for name in ("shardvar", "process", "host", "time")
         ]
-        return "made by shardvar {}, process {} on {}, at {}".format(*who)
+    except (KeyError, TypeError):
+        return ""
+    return "made by shardvar {}, process {} on {}, at {}".format(*who)
+
+
+def describe_claim(client: Client, key: str) -> str:
+    """Return who holds a claim, and since when; empty if it is gone."""
+    try:
+        about = _read_claim(client, key)[1]
     except MissingFile:
         return ""
-    except (ShardvarError, ValueError, KeyError, TypeError):
-        return "which does not say whose it is"
+    except (ShardvarError, ValueError):
+        about = None
+    return whose(about) or "which does not say whose it is"
+
+
+AT_WORK: set[str] = set()
+"""The tokens of the writes of this process that have not ended."""
+
+
+def is_at_work(about: Mapping[str, Any]) -> bool:
+    """Return True if the process that has made a claim is alive on this machine."""
+    process = about["process"]
+    if about["host"] != socket.gethostname() or type(process) is not int or process < 1:
+        return False
+    if process == os.getpid():
+        return about.get("write") in AT_WORK
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # of another user
+        pass
+    return True
 
 
 def _claimed_error(client: BucketClient, claim: str, key: str) -> LockHeld:
@@ -249,6 +277,7 @@ class UploadsMark:
         with self._lock:
             if not self.made:
                 token = os.urandom(8).hex()
+                AT_WORK.add(token)
                 self.made.append(f".{self.stem}.{token}.uploads")
                 with suppress(LockHeld):  # by its own first attempt, of which the answer was lost
                     key = join_key(self.folder, self.made[0])
@@ -288,12 +317,15 @@ class Upload:
     """True in the process that writes a file for another, which has made the mark."""
     is_committed: bool = False  # True once the commit was made
     is_open: bool = False  # True while the outcome of the commit is not known
-    room: Room = field(default_factory=lambda: Room(IN_FLIGHT_NBYTES))
+    room: Room = field(default_factory=lambda: Room(settings.current().in_flight_nbytes))
     """The memory of the uploads that are under way."""
+    upload_nbytes: int = field(default_factory=lambda: settings.current().upload_nbytes)
+    """The most memory of one of them."""
 
     def __post_init__(self) -> None:
         self.claim = BucketClaim(self.client, self.key, self.stem, self.folder)
         self.mark = UploadsMark(self.client, self.key, self.stem)
+        AT_WORK.add(self.folder)
         self.mark.find(self.there)
 
     def create(self, name: str) -> LocalWritableFile:
@@ -440,6 +472,7 @@ class Upload:
 
     def end(self) -> None:
         """Remove the temporary files and the claim, and log what could not be removed."""
+        AT_WORK.difference_update([self.folder, *(name.split(".")[-2] for name in self.mark.made)])
         shutil.rmtree(self.folder, ignore_errors=True)
         claims = [claim_name(self.stem)] if self.claim.is_made else []
         for name in claims + self.mark.made + self.mark.earlier * self.is_committed:
@@ -473,7 +506,7 @@ class Upload:
         nbytes = os.path.getsize(self.staged[old])
         if nbytes > ONE_PUT_NBYTES and not self.is_borrowed:
             self.mark.make()
-        with self.room.hold(min(nbytes, UPLOAD_NBYTES)):
+        with self.room.hold(min(nbytes, self.upload_nbytes)):
             # Before the request: a file whose answer is lost must be removed as well.
             self.own.setdefault(new, self.there.get(new))
             self.there[new] = Head(nbytes, "", None)
@@ -512,14 +545,14 @@ class Upload:
         head = self._find(new) if may_exist else None
         if head is None or head.nbytes != nbytes:
             try:
-                with self.room.hold(UPLOAD_NBYTES if nbytes > MOST_COPIED_NBYTES else 0):
+                with self.room.hold(self.upload_nbytes if nbytes > MOST_COPIED_NBYTES else 0):
                     self.client.copy(
                         self._join(old), self._join(new), is_new=may_exist and head is None
                     )
             except MissingFile:
                 raise gone_error(self._place(old)) from None
             head = self._find(new)
-            with self.room.hold(UPLOAD_NBYTES):
+            with self.room.hold(self.upload_nbytes):
                 is_copied = is_copy(
                     self.client, (self._join(old), source), (self._join(new), head), before
                 )

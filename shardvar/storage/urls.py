@@ -45,7 +45,7 @@ from shardvar.errors import (
 from shardvar.extras import missing_extra
 from shardvar.forks import new_lock
 from shardvar.records import frozen
-from shardvar.storage import requests
+from shardvar.storage import requests, settings
 from shardvar.storage.concurrency import Result
 from shardvar.storage.objects import OBJECT_SCHEMES, ObjectClient
 from shardvar.storage.remote import RemoteStorage
@@ -136,7 +136,8 @@ class FilesystemClient(RootClient):
         """Return the result of a request, given the file system and the root's path."""
         try:
             system, base = self._system()
-            return requests.PACE.ask(lambda _: request(system, base), _fault)
+            what = f"{operation} {self.place(key)}"
+            return requests.PACE.ask(lambda _: request(system, base), _fault, what=what)
         except ShardvarError:
             raise
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -216,7 +217,6 @@ def _head_of_info(info: Mapping[str, Any]) -> Head:
 
 Taken = TypeVar("Taken")
 
-_SECONDS = 20.0  # the patience with a server that sends nothing
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _PORTS = {"http": 80, "https": 443}
 
@@ -276,14 +276,16 @@ class WebClient(RootClient):
         def attempt(_: int) -> Taken:
             request = Request(place, headers=headers, method=method)
             try:
-                with closing(opener.open(request, timeout=_SECONDS)) as answer:
+                with closing(
+                    opener.open(request, timeout=settings.current().answer_seconds)
+                ) as answer:
                     return take(answer)
             except HTTPError as error:
                 error.close()
                 raise
 
         try:
-            return requests.PACE.ask(attempt, _fault)
+            return requests.PACE.ask(attempt, _fault, what=f"{method} {place}")
         except ShardvarError:
             raise  # some of them are OSErrors
         except HTTPError as error:

@@ -43,7 +43,7 @@ from shardvar.errors import (
     ShardvarError,
     TargetExists,
 )
-from shardvar.formats.files import read_beginning, write_file
+from shardvar.formats.files import read_beginning, replace_file
 from shardvar.formats.protocol import Format
 from shardvar.layout.meshes.layout import Mesh
 from shardvar.limits import MAX_MANIFEST_NBYTES
@@ -406,8 +406,7 @@ def certify(
         },
     }
     with storage.lock(name):
-        write_file(storage, f"{name}.tmp", f"{json.dumps(statement, indent=1)}\n".encode())
-        storage.rename(f"{name}.tmp", name)
+        replace_file(storage, name, f"{json.dumps(statement, indent=1)}\n".encode())
     paths = tuple(each.path for each in sources)
     return DerivationReport(found.path, paths, os.fspath(file), DERIVED, (), run.classes)
 

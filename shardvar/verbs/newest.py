@@ -64,6 +64,7 @@ from shardvar.errors import (
 from shardvar.formats.files import put_in_place
 from shardvar.formats.parts import PartsFormat
 from shardvar.formats.table import format_of_name, is_companion, names_of_target
+from shardvar.formats.unfinished import ASIDE
 from shardvar.limits import MAX_STATE_NBYTES
 from shardvar.pictures.words import count, named, natural_key
 from shardvar.records import frozen, replace
@@ -238,7 +239,7 @@ def write_state(storage: Storage, state: SeriesState, name: str = STATE_FILE) ->
                 if time.monotonic() > deadline:
                     raise
             time.sleep(_ATTEMPT_SECONDS)
-        put_in_place(storage, [], (f"{name}.tmp", name), state.encode(), is_checkpoint=False)
+        put_in_place(storage, [], (f"{name}{ASIDE}", name), state.encode(), is_checkpoint=False)
 
 
 def resolve(directory: str, stated: str) -> str:

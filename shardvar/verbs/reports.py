@@ -79,6 +79,11 @@ class WriteReport:
     They are not in the other numbers."""
     reused_files: int = 0
     """Data files that an earlier, interrupted run had finished."""
+    num_retries: int = 0
+    """Requests to a server that this process made again while the files were written. The logger
+    ``shardvar.storage`` has a line of level ``INFO`` for each."""
+    retry_seconds: float = 0.0
+    """The seconds of the pauses before these requests, which may overlap."""
     lost: tuple[Damage, ...] = ()
     """The tensors that a reshard left out because they cannot be read, with the reasons."""
     untied: tuple[tuple[str, str], ...] = ()

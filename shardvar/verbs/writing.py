@@ -44,7 +44,7 @@ from shardvar.planning.plan import Plan
 from shardvar.planning.policies import Policy, SeparatePolicy, ShardByTaskPolicy, TablePolicy
 from shardvar.planning.slices import Assignment, SliceTable, are_grids, check_holds, join_whole
 from shardvar.records import entity, replace
-from shardvar.storage.concurrency import IN_FLIGHT_NBYTES
+from shardvar.storage.concurrency import retries
 from shardvar.storage.local import LocalStorage, UnforcedDirectory
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.arguments import check_globs
@@ -192,6 +192,7 @@ def carry_out(
     if work.substitutes is not None:
         source = overlay(source, work.entries, work.substitutes)
     check_new_folder(work, generation)
+    retries_before = [*retries]
     is_new = is_new_folder(target.storage)
     target.storage.make()
     free = target.storage.free_nbytes()
@@ -236,7 +237,14 @@ def carry_out(
             with suppress(OSError):  # of a folder with other files
                 os.rmdir(target.storage.local_path)
         raise
-    return replace(report_of(work, free), reused_files=summary.reused, dry_run=False)
+    again, seconds = (now - before for now, before in zip(retries, retries_before, strict=True))
+    return replace(
+        report_of(work, free),
+        reused_files=summary.reused,
+        num_retries=int(again),
+        retry_seconds=seconds,
+        dry_run=False,
+    )
 
 
 def check_new_folder(work: WritePlan, generation: str | None = None) -> None:
@@ -383,8 +391,8 @@ def _is_unfinished(target: Location, there: list[str]) -> bool:
 
 def report_of(work: WritePlan, free_nbytes: int) -> WriteReport:
     slices = work.assignment.slices
-    answers_nbytes = 0 if work.source is None or work.source.traits is None else IN_FLIGHT_NBYTES
-    uploads_nbytes = 0 if work.target.storage.traits is None else IN_FLIGHT_NBYTES
+    remote = work.source and work.source.traits, work.target.storage.traits
+    in_flight_nbytes = sum(each.in_flight_nbytes for each in remote if each)
     return WriteReport(
         path=work.target.path,
         format=work.target.format.name,
@@ -395,7 +403,7 @@ def report_of(work: WritePlan, free_nbytes: int) -> WriteReport:
         file_nbytes=tuple(work.assignment.nbytes_of_files().tolist()),
         num_copies=len(work.plan.copies),
         read_nbytes=int(slices.nbytes.sum()),
-        peak_nbytes=PEAK_NBYTES + answers_nbytes + uploads_nbytes,
+        peak_nbytes=PEAK_NBYTES + in_flight_nbytes,
         free_nbytes=free_nbytes,
         callback_seconds=work.decision.seconds,
         num_empty_files=work.decision.num_empty,

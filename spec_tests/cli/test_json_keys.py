@@ -36,6 +36,12 @@ def test_paths_are_those_of_jq() -> None:
     assert list(paths(value)) == [".a", ".a[].b", ".a[].c", ".metadata", ".tensors"]
 
 
+def leftover(place: Path) -> Path:
+    place.mkdir()
+    (place / "m.svindex.0123456789abcdef.tmp").touch()
+    return place
+
+
 @pytest.fixture
 def commands(tmp_path: Path) -> dict[str, list[list[object]]]:
     """Return commands whose outputs together have every key, by the title that describes them."""
@@ -89,6 +95,7 @@ def commands(tmp_path: Path) -> dict[str, list[list[object]]]:
         "delta": [["delta", whole, changed, tmp_path / "delta"]],
         "apply": [["apply", whole, tmp_path / "delta", tmp_path / "applied"]],
         "maps": [["maps"], ["maps", "llama-hf-to-megatron"]],
+        "clean": [["clean", leftover(tmp_path / "left")]],
         "formats": [["formats"]],
         "vectors": [["vectors", "--out", tmp_path / "vectors"]],
     }

@@ -33,8 +33,8 @@ from shardvar.errors import (
     TargetExists,
 )
 from shardvar.planning.policies import BalancedPolicy
-from shardvar.storage import objects, requests
-from shardvar.storage.objects import CLIENTS, ObjectClient
+from shardvar.storage import objects, requests, settings
+from shardvar.storage.objects import ObjectClient
 from shardvar.storage.posix import LocalReadableFile
 from shardvar.storage.remote import AHEAD_NBYTES
 from shardvar.storage.requests import Pace, put_once
@@ -56,13 +56,9 @@ FORMATS = {
     "zarr": "folder",
     "orbax": "folder",
 }
-QUICK = {
-    "reading": {"timeout": "20s", "read_timeout": "3s"},
-    "writing 0": {"timeout": "3s"},
-    "writing 1": {"timeout": "4s"},
-    "writing 2": {"timeout": "5s"},
-    "parts": {"timeout": "4s"},
-}
+QUICK = sv.StorageOptions(
+    answer_seconds=3.0, upload_seconds=2.0, patience_seconds=10.0, broken_seconds=2.0
+)
 """Less patience than users need, so that the tests end."""
 BACKOFF = {
     "init_backoff": timedelta(seconds=0.01),
@@ -120,11 +116,9 @@ def proxy(
     }[service]  # fmt: skip
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    for kind, patience in QUICK.items():
-        monkeypatch.setitem(CLIENTS, kind, patience)
-    monkeypatch.setitem(objects._PARTS, "retry_timeout", timedelta(seconds=8))
+    monkeypatch.setattr(settings, "_current", [QUICK])
     monkeypatch.setitem(objects._PARTS, "backoff", BACKOFF)
-    monkeypatch.setattr(requests, "PACE", Pace(patience=10, patience_broken=2, patience_unknown=2))
+    monkeypatch.setattr(requests, "PACE", Pace(patience_unknown=2))
     yield state
     state.clear()
 

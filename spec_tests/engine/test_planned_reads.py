@@ -24,7 +24,6 @@ from shardvar.engine.read import read_regions
 from shardvar.layout.region import Region
 from shardvar.planning.slices import TensorTable
 from shardvar.storage import remote
-from shardvar.storage.concurrency import IN_FLIGHT_NBYTES
 from shardvar.storage.protocol import Traits
 from shardvar.storage.remote import AHEAD_NBYTES, TRAITS
 from shardvar.storage.requests import Head
@@ -213,7 +212,8 @@ def test_as_many_requests_are_under_way_as_the_storage_bears(
     )
     tensors = {f"t{i:02}": np.full(20_000 if i % 2 else 25, i, "<f4") for i in range(32)}
     bucket = CountedBucket()
-    with in_bucket(bucket):
+    options = sv.StorageOptions(requests=8, short_requests=8)
+    with in_bucket(bucket), sv.use_storage_options(options):
         sv.save("s3://bucket/run/model", tensors)
         bucket.reads.clear()
         bucket.barrier = threading.Barrier(8)
@@ -247,7 +247,7 @@ def test_the_bytes_under_way_are_bounded() -> None:
     assert [in_bucket.threads(nbytes) for nbytes in sizes] == [
         TRAITS.short_requests,
         64,
-        IN_FLIGHT_NBYTES // BLOCK_NBYTES,
+        TRAITS.in_flight_nbytes // BLOCK_NBYTES,
         2,
     ]
 

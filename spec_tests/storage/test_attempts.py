@@ -4,19 +4,24 @@ Time is simulated: a clock that only pauses and requests move.
 """
 
 import contextlib
+import logging
+import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import shardvar as sv
 from shardvar.storage import requests
-from shardvar.storage.concurrency import Threads
+from shardvar.storage.concurrency import Threads, retries
 from shardvar.storage.requests import Fault, FaultKind, Pace
+from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 
 STALL_SECONDS = 20.0
 
@@ -216,3 +221,49 @@ def test_an_interrupt_ends_a_pause() -> None:
         made.wait(60)
         raise KeyboardInterrupt
     assert isinstance(future.exception(), CancelledError)
+
+
+@pytest.mark.parametrize("kind", ["refused", "stalled", "broken"])
+def test_each_repeated_request_is_counted_and_a_line_of_the_log(
+    kind: FaultKind, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The line has the request, the reason and the pause, which the clock agrees with."""
+    world, before = World(), [*retries]
+    pace = world.pace()
+    caplog.set_level(logging.INFO, "shardvar.storage")
+    pace.ask(world.request(lambda _: None), fault_of)
+    assert [*retries] == before and not caplog.records
+    world.begun.clear()
+    begin = world.now
+    pace.ask(
+        world.request(lambda now: Fault(kind) if now < begin + 9 else None),
+        fault_of,
+        what="put s3://b/k",
+    )
+    lines = [each.getMessage() for each in caplog.records if each.name == "shardvar.storage"]
+    assert len(lines) == retries[0] - before[0] == len(world.begun) - 1 > 0
+    assert all(
+        re.fullmatch(rf"put s3://b/k: {kind} .*attempt \d+ after a pause of .* s", x) for x in lines
+    )
+    spent = (STALL_SECONDS if kind == "stalled" else 0.01) * len(lines)
+    assert retries[1] - before[1] == pytest.approx(world.now - begin - spent)
+
+
+def test_the_report_of_a_save_has_its_repeated_requests() -> None:
+    bucket, failed = MemoryBucket(), list[str]()
+
+    def once(what: str) -> None:
+        def request(_: int) -> None:
+            if what not in failed:
+                failed.append(what)
+                raise Failure(Fault("broken"))
+
+        Pace(sleep=lambda _: None).ask(request, fault_of)
+
+    with in_bucket(bucket):
+        assert sv.save("s3://b/run/a", {"a": np.arange(9)}).num_retries == 0
+        bucket.gate = once
+        report = sv.save("s3://b/run/b", {"a": np.arange(9)})
+    assert report.num_retries == len(failed) > 0 and report.retry_seconds > 0
+    about = report.to_json()
+    assert (about["num_retries"], about["retry_seconds"]) == (len(failed), report.retry_seconds)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import pytest
 import shardvar as sv
 from shardvar.errors import StorageError
 from shardvar.planning.policies import BalancedPolicy
-from shardvar.storage import concurrency, objects
+from shardvar.storage import objects, settings
 from shardvar.storage.concurrency import Room, as_answered, check_wanted, do_all
 from shardvar.storage.remote import TRAITS
 from spec_tests.helpers.memory_bucket import Gate, MemoryBucket, in_bucket
@@ -83,7 +84,7 @@ def test_no_more_requests_are_under_way_than_the_storage_bears() -> None:
     def items() -> Iterator[int]:
         for number in range(300):
             with lock:
-                assert sum(held.values()) <= concurrency.IN_FLIGHT_NBYTES
+                assert sum(held.values()) <= TRAITS.in_flight_nbytes
                 held[number] = nbytes(number)
             yield number
 
@@ -296,8 +297,10 @@ def test_the_shares_of_many_processes_are_committed_together(form: str) -> None:
 
 def test_uploads_hold_no_more_memory_than_reports_say(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of 30 bytes beside a bound of 100: three at a time, whatever the number of threads."""
-    monkeypatch.setattr("shardvar.storage.uploads.UPLOAD_NBYTES", 30)
-    monkeypatch.setattr("shardvar.storage.uploads.IN_FLIGHT_NBYTES", 100)
+    options = SimpleNamespace(
+        upload_nbytes=30, in_flight_nbytes=100, requests=64, short_requests=64, part_nbytes=8 << 20
+    )
+    monkeypatch.setattr(settings, "_current", [options])
     lock, now, most = threading.Lock(), [0], [0]
 
     class Watched(MemoryBucket):

@@ -301,13 +301,16 @@ class UniversalWriter(ArchiveWriter):
         return records_of(build_pickle(value), [int(slices.nbytes[row])])
 
 
+def _owned(storage: Storage) -> set[str]:
+    paths = [*storage.tree()]
+    models = filter(OF_MODEL.fullmatch, paths)
+    return {*models, *filter(_OWN.fullmatch, paths), *temporary_files(_ASIDE, storage.names())}
+
+
 @frozen(eq=False, kw_only=True)
 class UniversalSink(FolderSink):
     def own(self, folder: str) -> set[str]:
-        storage = LocalStorage(folder)
-        paths = [*storage.tree()]
-        models = filter(OF_MODEL.fullmatch, paths)
-        return {*models, *filter(_OWN.fullmatch, paths), *temporary_files(_ASIDE, storage.names())}
+        return _owned(LocalStorage(folder))
 
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
         """Put the folder in place, and name it in the folder above."""
@@ -390,6 +393,9 @@ class UniversalFormat(Format):
 
     def remove(self, storage: Storage, name: str) -> None:
         self.reads.remove(storage, name)
+
+    def owned(self, folder: Storage) -> set[str]:
+        return _owned(folder)
 
 
 _MODEL = re.compile(r"model_world_size_")

@@ -52,6 +52,7 @@ from shardvar.formats.zarr.sink import (
     check_arrays,
     chunk_paths,
     files_of_chunks,
+    own_files,
     remove_arrays,
 )
 from shardvar.formats.zarr.source import Decoder, ZarrSource
@@ -379,6 +380,9 @@ class ZarrFormat(Format):
     def remove(self, storage: Storage, name: str) -> None:
         """Remove the group of the folder, and not the folder."""
         remove_arrays(storage, INDEX, _SIDES)
+
+    def owned(self, folder: Storage) -> set[str]:
+        return own_files(folder, INDEX, _SIDES)
 
 
 FORMAT = ZarrFormat()

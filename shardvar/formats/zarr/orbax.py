@@ -63,6 +63,7 @@ from shardvar.formats.zarr.sink import (
     check_arrays,
     chunk_paths,
     files_of_chunks,
+    own_files,
     remove_arrays,
 )
 from shardvar.formats.zarr.source import Decoder, ZarrSource
@@ -356,6 +357,9 @@ class OrbaxFormat(Format):
     def remove(self, storage: Storage, name: str) -> None:
         """Remove the checkpoint of the folder, and not the folder."""
         remove_arrays(storage, TREE, _SIDES)
+
+    def owned(self, folder: Storage) -> set[str]:
+        return own_files(folder, TREE, _SIDES)
 
 
 FORMAT = OrbaxFormat()

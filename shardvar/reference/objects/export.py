@@ -74,6 +74,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import discard_files, put_in_place, write_file
 from shardvar.formats.tensorflow.contents import ENUMS
+from shardvar.formats.unfinished import ASIDE
 from shardvar.layout.dtypes import Array, Shape, dtype_name
 from shardvar.pictures.words import named
 from shardvar.planning.plan import plan_copies
@@ -231,7 +232,7 @@ def _node(name: str, operation: str, *inputs: str, field: int = 1, **attributes:
 
 VARIABLES = ("variables", "variables")
 """The folder of the checkpoint, and its prefix there."""
-_FILE, _ASIDE = "saved_model.pb", "saved_model.pb.shardvar.tmp"
+_FILE, _ASIDE = "saved_model.pb", f"saved_model.pb{ASIDE}"
 _DEFAULT = "serving_default"
 _SIGNATURES = "signatures"
 _PLAIN = "_generic_user_object"

@@ -28,6 +28,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.sinks import take_away
 from shardvar.formats.table import format_of_name, formats_of, names_of_target, stem_of_name
+from shardvar.formats.unfinished import ASIDE
 from shardvar.records import frozen
 from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
@@ -122,7 +123,7 @@ def write_note(storage: Storage, state: SeriesState | None, names: Sequence[str]
         with suppress(StorageError):  # a note that stays is void, or still right
             # This forces the removals before it to the disk, as for an index. If a power cut undid
             # the removal of a checkpoint and not of the note, the checkpoint would stay for ever.
-            take_away(storage, [(_NOTE, f"{_NOTE}.tmp")], {f"{_NOTE}.tmp"}.intersection)
+            take_away(storage, [(_NOTE, _NOTE + ASIDE)], {_NOTE + ASIDE}.intersection)
 
 
 def remove_checkpoints(series: Location, names: Iterable[str]) -> list[str]:

@@ -48,7 +48,7 @@ from shardvar.errors import (
     MissingFile,
     TargetExists,
 )
-from shardvar.formats.files import look_into, open_below, read_beginning, write_file
+from shardvar.formats.files import look_into, open_below, read_beginning, replace_file
 from shardvar.formats.protocol import Source
 from shardvar.limits import MAX_MANIFEST_NBYTES
 from shardvar.pictures.words import count, natural_key
@@ -557,8 +557,7 @@ def write_manifest(report: DigestReport, force: bool = False) -> str:
     storage, name = split_place(path)
     with storage.lock(name):
         check_without_manifest(found, force)
-        write_file(storage, f"{name}.tmp", octets)
-        storage.rename(f"{name}.tmp", name)
+        replace_file(storage, name, octets)
     return path
 
 

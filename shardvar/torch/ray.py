@@ -15,13 +15,13 @@ from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.torch.training_states import load_state, save_state
 from shardvar.verbs.reports import WriteReport
 
-__all__ = ["report", "restore"]
+__all__ = ["report_checkpoint", "restore_checkpoint"]
 
 _SCHEMES = {"local": "", "s3": "s3://", "gcs": "gs://"}
 """The beginning of a path by the kind of Ray's file system."""
 
 
-def report(
+def report_checkpoint(
     metrics: Mapping[str, Any], state: Mapping[str, Any], *, name: str, **options: Any
 ) -> WriteReport:
     """Save the state, and report it to Ray with metrics; every worker calls this.
@@ -53,7 +53,7 @@ def report(
 
     Examples
     --------
-    ``report({"loss": loss.item()}, {"model": model, "optim": optimizer, "step": 7}, name="step-7")``
+    ``report_checkpoint({"loss": loss.item()}, {"model": model, "optim": optimizer, "step": 7}, name="step-7")``
     """
     if options.get("background"):
         raise ArgumentError("Ray is told of a checkpoint that is there.", "Leave out background.")
@@ -72,7 +72,7 @@ def report(
     return saved
 
 
-def restore(state: dict[str, Any], **options: Any) -> bool:
+def restore_checkpoint(state: dict[str, Any], **options: Any) -> bool:
     """Load the checkpoint that Ray gives this attempt; every worker calls this, on any number of them.
 
     Parameters
@@ -96,7 +96,7 @@ def restore(state: dict[str, Any], **options: Any) -> bool:
 
     Examples
     --------
-    ``restore({"model": model, "optim": optimizer, "step": 0})``
+    ``restore_checkpoint({"model": model, "optim": optimizer, "step": 0})``
     """
     found = ray.train.get_checkpoint()
     if found is not None:

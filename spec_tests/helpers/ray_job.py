@@ -16,13 +16,13 @@ def train(given: dict[str, Any]) -> None:
     import ray.train
     import torch
 
-    from shardvar.torch.ray import report, restore
+    from shardvar.torch.ray import report_checkpoint, restore_checkpoint
 
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     state: dict[str, Any] = {"model": model, "optimizer": optimizer, "step": 0}
-    is_resumed, context = restore(state), ray.train.get_context()
+    is_resumed, context = restore_checkpoint(state), ray.train.get_context()
     for step in range(state["step"] + 1, given["last"] + 1):
         loss = model(torch.ones(8, 4)).square().mean()
         loss.backward()
@@ -33,7 +33,7 @@ def train(given: dict[str, Any]) -> None:
             with open(f"{given['folder']}/losses", "a") as file:
                 told = [step, loss.item(), context.get_world_size()]
                 file.write(json.dumps(told) + "\n")
-        report({"loss": loss.item()}, state, name=f"step-{step}")
+        report_checkpoint({"loss": loss.item()}, state, name=f"step-{step}")
         if step == given["killed"] and context.get_world_rank() and not is_resumed:
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -94,7 +94,7 @@ in_parts = _IN_PARTS.get
 
 @contextmanager
 def saving_parts() -> Iterator[None]:
-    """A save inside is by this process alone, of all that it holds, also replicas, and only of that."""
+    """A save inside has what this process holds, also replicas, and no other process takes part in it."""
     token = _IN_PARTS.set(True)
     try:
         yield

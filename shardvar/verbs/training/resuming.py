@@ -46,7 +46,7 @@ from shardvar.verbs.together.run import Peers, WaitPace, pace_at
 from shardvar.verbs.training.step_records import (
     Framework,
     GatheringFramework,
-    Key,
+    StepKey,
     StepRecord,
     steps_storage,
 )
@@ -330,7 +330,7 @@ class Resumed:
 
 def resume(
     directory: str,
-    find: Callable[[], Mapping[Key, StepRecord]],
+    find: Callable[[], Mapping[StepKey, StepRecord]],
     damaged: set[int],
     meetings: Meetings,
     load: Callable[[StepRecord], Any],
@@ -403,13 +403,13 @@ def _telling(meetings: Meetings) -> Iterator[None]:
 
 def _agree(
     directory: str,
-    found: Mapping[Key, StepRecord],
+    found: Mapping[StepKey, StepRecord],
     damaged: set[int],
     meetings: Meetings,
     *,
     is_last: bool,
     shared: bool,
-) -> list[Key] | None:
+) -> list[StepKey] | None:
     """Return the steps that are whole in all processes, in order; None if they are to look again."""
     whole = [each.key for each in found.values() if each.is_whole and each.number not in damaged]
     told = meetings.hold([*chain.from_iterable(whole)])

@@ -71,9 +71,9 @@ from shardvar.verbs.training.step_records import (
     VALUE,
     Arrays,
     Framework,
-    Key,
     RestoredStep,
     SavedStep,
+    StepKey,
     StepRecord,
     StepRules,
     best_steps,
@@ -497,7 +497,7 @@ class SavedSteps:
 
         return {each.number: each for each in sorted(found, key=rank)}
 
-    def _candidates(self, wanted: int | None) -> dict[Key, StepRecord]:
+    def _candidates(self, wanted: int | None) -> dict[StepKey, StepRecord]:
         """The steps, or the saves of one of them, and copies of saves that are not whole here."""
         known = find_steps(self._here, self._name, self._known)
         self._known = {number: each.for_part(self._part) for number, each in known.items()}

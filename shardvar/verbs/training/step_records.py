@@ -185,7 +185,7 @@ VALUE, DAMAGED, SAVE = "shardvar.value", "shardvar.damaged", "shardvar.save"
 """The metadata of a step: its value; the numbers of other steps that a load found damaged; and the number
 of the save, which no other save has. It grows with the time, and is odd if the job had no step before."""
 
-Key = tuple[int, int]
+StepKey = tuple[int, int]
 """The number of a step, and the number of its save; 0 if it is not known."""
 
 
@@ -227,7 +227,7 @@ class StepRecord:
     """The process that has written it, and the number of processes, if it is a part."""
 
     @property
-    def key(self) -> Key:
+    def key(self) -> StepKey:
         return self.number, self.save
 
     @property

@@ -23,7 +23,7 @@ from shardvar.layout.region import Region
 from shardvar.planning.index import KEY_IMPL, Metadata
 from shardvar.records import entity, frozen, replace
 from shardvar.verbs.background import Staging
-from shardvar.verbs.together.run import Peers
+from shardvar.verbs.together.run import Peers, in_parts
 from shardvar.verbs.together.shares import LocalShard
 from shardvar.verbs.training.resuming import gather
 from shardvar.verbs.training.states import Steps, by_key, encode_object
@@ -118,11 +118,12 @@ def _form_of_array(value: Any) -> StoredForm:
 def written_shards(value: Any) -> list[LocalShard]:
     _check_has_values(value)
     form = _form_of_array(value)
-    held = []
+    held: list[LocalShard] = []
     for shard in value.addressable_shards:
-        if shard.replica_id == 0:
+        region = _region(shard.index, tuple(value.shape), form)
+        is_new = all(region != each.region for each in held)
+        if is_new if in_parts() else shard.replica_id == 0:
             data = shard.data if form.key_impl is None else jax.random.key_data(shard.data)
-            region = _region(shard.index, tuple(value.shape), form)
             # A shard on another device is copied when it is written: JAX keeps the copy as long as the
             # array, and another array of the same buffer is gone after the copy.
             if all(device.platform == "cpu" for device in data.devices()):

@@ -14,6 +14,8 @@ from shardvar.verbs.locate import Path
 from shardvar.verbs.remove import remove
 from shardvar.verbs.training.saved_steps import SavedSteps
 
+__all__ = ["OrbaxCheckpointManager"]
+
 _TAKEN: dict[str, Any] = {
     "max_to_keep": None,
     "keep_period": None,

@@ -76,6 +76,10 @@ SOME_PROCESSES = "shardvar.keys_of_some_processes"
 """The name of the text in ``Metadata.user`` that lists the keys that not all processes of a training
 job had when they saved their states (``verbs.together.run``)."""
 
+PART = "shardvar.part"
+"""The name of the text in ``Metadata.user`` that marks a checkpoint as what one process of a job holds: its
+number and the number of processes. Its tensors may have holes, and what is there is read."""
+
 DELTA = "shardvar.delta"
 """The name of the text in ``Metadata.user`` that marks a checkpoint as a delta
 (``verbs.delta.contents``)."""
@@ -311,6 +315,18 @@ def find_shared(entries: EntryTable, file_nbytes: Ints) -> Bools:
 
 MOST_TIED = MAX_PAYLOAD_EXPANSION // 2
 """Keys that share their bytes at most, so that no reader takes a small file for a hostile one."""
+
+
+def without_holes(
+    faults: Mapping[str, CheckpointError], metadata: Metadata
+) -> dict[str, CheckpointError]:
+    """Return faults without holes, if a checkpoint is marked as a part."""
+    is_part = PART in metadata.user
+    return {
+        key: each
+        for key, each in faults.items()
+        if not is_part or type(each) is not IncompleteCheckpoint
+    }
 
 
 def find_ties(entries: EntryTable) -> dict[str, str]:

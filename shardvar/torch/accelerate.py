@@ -12,6 +12,8 @@ from shardvar.errors import ArgumentError
 from shardvar.torch.generators import WithGenerators, set_generators
 from shardvar.verbs.locate import Path
 
+__all__ = ["PreparedStates"]
+
 
 class PreparedStates(WithGenerators):
     """Functions for ``SavedSteps``: what was prepared, and random generators, with your own state.
@@ -35,12 +37,12 @@ class PreparedStates(WithGenerators):
         super().__init__()
         self._accelerator = accelerator
 
+    # As in ``shardvar.torch``.
+
     def save(self, path: Path, state: Mapping[str, Any], **options: Any) -> Any:
-        """Save as ``shardvar.torch.save`` does."""
         return super().save(path, self._joined(state), **options)
 
     def load(self, path: Path, state: dict[str, Any], **options: Any) -> Any:
-        """Load as ``shardvar.torch.load`` does."""
         whole = self._joined(state)
         report = super().load(path, whole, **options)
         state |= {key: whole[key] for key in state}

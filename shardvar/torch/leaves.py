@@ -42,6 +42,7 @@ from shardvar.planning.index import MOST_TIED
 from shardvar.records import entity, field
 from shardvar.verbs.background import Staging, copy_arrays, new_pages
 from shardvar.verbs.reader import Reader
+from shardvar.verbs.together.run import in_parts
 from shardvar.verbs.together.shares import LocalShard
 from shardvar.verbs.training.states import by_key
 
@@ -257,7 +258,8 @@ def local_tensors(tensor: Any) -> list[Any]:
             remedy = "Save before destroy_process_group(), in all processes."
             raise ArgumentError(f"{cause} initialized.", remedy)
         coordinate = mesh.get_coordinate()
-        return [tensor.to_local()] if _is_first(tensor, coordinate) else []
+        is_writer = coordinate is not None and (in_parts() or _is_first(tensor, coordinate))
+        return [tensor.to_local()] if is_writer else []
     if hasattr(tensor, "local_shards"):
         return [each.tensor for each in tensor.local_shards()]
     return [tensor]
@@ -304,10 +306,8 @@ def give_memory(filled: Sequence[Leaf], owners: Sequence[LoadedObject]) -> None:
             torch.utils.swap_tensors(own, new)
 
 
-def held_by(
-    key: str, tensor: Any, values: Sequence[Any] | None = None
-) -> tuple[list[HeldRegion], bool]:
-    """Return the regions that this process holds, and True if it is to write them."""
+def held_by(key: str, tensor: Any, values: Sequence[Any] | None = None) -> list[HeldRegion]:
+    """Return the regions that this process holds."""
     try:
         if isinstance(tensor, DTensor):
             return _of_dtensor(tensor, values)
@@ -317,25 +317,25 @@ def held_by(
             return [
                 HeldRegion(Region(each.metadata.shard_offsets, each.metadata.shard_sizes), copy)
                 for each, copy in zip(shards, copies, strict=True)
-            ], True
+            ]
     except (ArgumentError, UnsupportedError) as error:
         raise error.at(repr(key)) from None
     tensor = values[0] if values else tensor
-    return [HeldRegion(Region.whole(tuple(tensor.shape)), tensor)], True
+    return [HeldRegion(Region.whole(tuple(tensor.shape)), tensor)]
 
 
 def _is_first(tensor: Any, coordinate: Any) -> bool:
-    """Return True on the first of the replicas of a DTensor; False out of its mesh."""
-    return coordinate is not None and not any(
+    """Return True on the first of the replicas of a DTensor."""
+    return not any(
         place.is_replicate() and number
         for place, number in zip(tensor.placements, coordinate, strict=True)
     )
 
 
-def _of_dtensor(tensor: Any, values: Sequence[Any] | None) -> tuple[list[HeldRegion], bool]:
+def _of_dtensor(tensor: Any, values: Sequence[Any] | None) -> list[HeldRegion]:
     mesh, coordinate = tensor.device_mesh, tensor.device_mesh.get_coordinate()
     if coordinate is None:
-        return [], False
+        return []
     placements: list[Placement] = []
     for each in tensor.placements:
         if each.is_partial():
@@ -361,7 +361,7 @@ def _of_dtensor(tensor: Any, values: Sequence[Any] | None) -> tuple[list[HeldReg
         for axis, (start, extent) in enumerate(zip(region.inner, region.shape, strict=True)):
             part = part.narrow(axis, start, extent)
         held.append(HeldRegion(Region(region.offset, region.shape), part))
-    return held, _is_first(tensor, coordinate)
+    return held
 
 
 _STATE, _GROUPS, _PARAMS = "state", "param_groups", "params"
@@ -509,11 +509,14 @@ class HeldTensor(NamedTuple):
     local: Sequence[Any]
     """The tensors with its values in this process, or copies of these."""
 
-    def shards(self) -> list[LocalShard]:
-        """Return the regions that this process is to write."""
-        held, is_writer = held_by(self.key, self.whole, self.local)
-        if not is_writer:
-            return []
+    def shards(self, *, is_part: bool) -> list[LocalShard]:
+        """Return the regions that this process is to write; an empty one for none in a part, which has
+        all keys."""
+        held = held_by(self.key, self.whole, self.local) if self.local else []
+        if not held and is_part and self.whole.ndim:
+            nothing = (0,) * self.whole.ndim
+            empty = torch.empty(nothing, dtype=self.whole.dtype)
+            return [LocalShard(empty, nothing, tuple(self.whole.shape))]
         # A tensor that is not divided may have another shape since it was copied.
         shape = tuple((self.whole if is_divided(self.whole) else held[0].values).shape)
         return [LocalShard(each.values.detach(), each.region.offset, shape) for each in held]

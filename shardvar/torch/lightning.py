@@ -23,6 +23,8 @@ from shardvar.verbs.load import open_checkpoint
 from shardvar.verbs.locate import Path
 from shardvar.verbs.remove import remove
 
+__all__ = ["CheckpointIO"]
+
 _REST, _TENSOR = "shardvar.rest", "shardvar.tensor"
 """The key of the plain value; the only key of a dict in the place of a tensor."""
 

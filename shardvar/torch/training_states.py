@@ -176,7 +176,7 @@ def save_state(
 
     def save(held: HeldState) -> WriteReport:
         with telling(find, process):
-            tensors = {each.key: each.shards() for each in held.tensors}
+            tensors = {each.key: each.shards(is_part=options.is_part) for each in held.tensors}
             objects = held.encoded(format)
         paths = held.paths if format == "torch" else {}
         about = Metadata(user=texts, paths=paths, objects=objects, ties=held.ties)
@@ -300,7 +300,7 @@ def _targets(reader: Reader, tensors: Mapping[str, Leaf], cast: bool) -> list[Te
             raise ArgumentError(f"{cause} {reader.path}.", remedy)
         given = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
         check_stored_tensor(reader.path, key, stored, given, cast=cast)
-        held, _ = held_by(key, tensor)
+        held = held_by(key, tensor)
         check_has_memory(key, [each.values for each in held])
         targets += [
             TensorTarget(key, stored[0], each.region, each.values.detach()) for each in held

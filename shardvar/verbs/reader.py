@@ -38,6 +38,7 @@ from shardvar.planning.index import (
     concatenate_entries,
     find_faults,
     of_tensors,
+    without_holes,
 )
 from shardvar.records import dataclass, field, frozen
 from shardvar.verbs.arguments import check_string
@@ -246,13 +247,13 @@ class Reader(Mapping[str, LazyTensor]):
         outline = outline_of(self.index)
         if outline is self.index:
             return self.faults
-        return find_faults(self.listed().slices) | dict(outline.faults.items())
+        return self._faults_of(self.listed()) | dict(outline.faults.items())
 
     @property
     def faults(self) -> Mapping[str, CheckpointError]:
         """The keys that cannot be read, with the reason. Looks at all entries, at no payload."""
         if self._faults is None:
-            self._faults = find_faults(self.entries().slices) | dict(self.index.faults.items())
+            self._faults = self._faults_of(self.entries()) | dict(self.index.faults.items())
         return self._faults
 
     def keys(self) -> KeysView[str]:
@@ -418,9 +419,12 @@ class Reader(Mapping[str, LazyTensor]):
             if self._table is not None and len(keys) > 1 and not isinstance(index, DeferredIndex):
                 return self._look_up_all(keys)
             entries = find_keys(index, keys)
-            for error in find_faults(entries.slices).values():
+            for error in self._faults_of(entries).values():
                 raise error
             return entries
+
+    def _faults_of(self, entries: EntryTable) -> dict[str, CheckpointError]:
+        return without_holes(find_faults(entries.slices), self.metadata)
 
     def _look_up_all(self, keys: Sequence[str]) -> EntryTable:
         table, faults = self.entries(), self.faults

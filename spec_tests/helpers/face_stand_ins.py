@@ -1,4 +1,5 @@
-"""Import ``shardvar.torch`` and ``shardvar.jax`` without their frameworks, to read their docstrings and signatures.
+"""Import ``shardvar.torch``, ``shardvar.jax`` and the adapters in them without their frameworks, to read their
+docstrings and signatures.
 
 The pages of the API reference list their names, and neither the developer's environment nor the site's has
 PyTorch or JAX. Only the base classes of a face are needed when it is imported. The stand-in is gone from
@@ -27,20 +28,33 @@ class _Anything(ModuleType):
         return value
 
 
+_TORCH = (
+    "torch",
+    "torch.distributed",
+    "torch.distributed.checkpoint",
+    "torch.distributed.checkpoint.metadata",
+    "torch.distributed.checkpoint.planner",
+    "torch.distributed.checkpoint.storage",
+    "torch.distributed.tensor",
+    "torch.nn",
+)
 _MODULES = {
-    "torch": (
-        "torch",
-        "torch.distributed",
-        "torch.distributed.checkpoint",
-        "torch.distributed.checkpoint.metadata",
-        "torch.distributed.checkpoint.planner",
-        "torch.distributed.checkpoint.storage",
-        "torch.distributed.tensor",
-        "torch.nn",
+    "torch": _TORCH,
+    "torch.lightning": (
+        *_TORCH,
+        "lightning",
+        "lightning.fabric",
+        "lightning.fabric.plugins",
+        "lightning.fabric.plugins.io",
+        "lightning.fabric.plugins.io.torch_io",
     ),
+    "torch.transformers": (*_TORCH, "transformers"),
+    "torch.accelerate": (*_TORCH, "accelerate"),
+    "torch.ray": (*_TORCH, "ray", "ray.train"),
     "jax": ("jax",),
+    "jax.manager": ("jax",),
 }
-"""What the face of each framework imports."""
+"""What each face imports of frameworks, and each adapter in it."""
 
 
 @contextmanager
@@ -61,11 +75,10 @@ def _stand_in(names: tuple[str, ...]) -> Iterator[None]:
 
 
 def import_faces() -> None:
-    """Import the faces, with a stand-in where a framework is not installed."""
-    for framework, names in _MODULES.items():
-        face = f"shardvar.{framework}"
-        if framework in sys.modules or find_spec(framework) is not None:
-            import_module(face)
-        elif face not in sys.modules:
-            with _stand_in(names):
-                import_module(face)
+    """Import the faces and the adapters, with stand-ins where frameworks are not installed."""
+    for name, modules in _MODULES.items():
+        if f"shardvar.{name}" not in sys.modules:
+            roots = {each for each in modules if "." not in each}
+            absent = {each for each in roots if each not in sys.modules and find_spec(each) is None}
+            with _stand_in(tuple(each for each in modules if each.partition(".")[0] in absent)):
+                import_module(f"shardvar.{name}")

@@ -1,7 +1,10 @@
 """Jobs of frameworks that train a tiny model, are killed, and resume.
 
-`python -m spec_tests.helpers.trainer_jobs FRAMEWORK FOLDER LAST`, perhaps by torchrun: train to step LAST, save every
-second step, append the loss of each step to FOLDER/losses, and die by a signal after step KILLED.
+`python -m spec_tests.helpers.trainer_jobs FRAMEWORK FOLDER LAST MOST`, perhaps by torchrun: train to step LAST, save
+every second step, append the loss of each step to FOLDER/losses, and die by a signal after step KILLED.
+
+The losses are the same on any number of processes up to MOST: if that is more than one, all processes have the same
+batches, and seed each step.
 """
 
 import json
@@ -29,7 +32,12 @@ def parts() -> tuple[Any, Any]:
 
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
-    return model, torch.randn(40, 4, generator=torch.Generator().manual_seed(1))
+    batches = torch.randn(40, 4, generator=torch.Generator().manual_seed(1))
+    return model, batches[:1].repeat(40, 1) if MOST > 1 else batches
+
+
+def processes() -> int:
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def run_lightning(folder: Path, last: int) -> None:
@@ -62,7 +70,8 @@ def run_lightning(folder: Path, last: int) -> None:
     )
     trainer = pl.Trainer(
         max_steps=last, logger=False, plugins=[CheckpointIO()], callbacks=[saves], accelerator="cpu",
-        enable_progress_bar=False, enable_model_summary=False,
+        enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
+        devices=processes(), strategy="ddp" if processes() > 1 else "auto",
     )  # fmt: skip
     trainer.fit(
         Module(), ckpt_path=folder / "run" / "last.ckpt" if (folder / "run").exists() else None
@@ -86,6 +95,8 @@ def run_transformers(folder: Path, last: int) -> None:
 
     class Noting(Trainer):  # type: ignore[misc]
         def training_step(self, *args: Any, **kwargs: Any) -> Any:
+            if MOST > 1:
+                torch.manual_seed(self.state.global_step)
             loss = super().training_step(*args, **kwargs)
             note(folder, self.state.global_step + 1, loss.item(), last)
             return loss
@@ -127,5 +138,6 @@ def run_accelerate(folder: Path, last: int) -> None:
             steps.save(step, {"step": step})
 
 
+MOST = int(sys.argv[4]) if __name__ == "__main__" else 1
 if __name__ == "__main__":
     globals()[f"run_{sys.argv[1]}"](Path(sys.argv[2]), int(sys.argv[3]))

@@ -596,7 +596,7 @@ def test_processes_restore_the_newest_step_that_all_find(
     steps = sv.SavedSteps(tmp_path, using=Divided(0, 2))
     for number in (1, 2, 3):
         sv.save(tmp_path / f"step-{number}", {"table": table(number)})
-    answers = iter([[[1, 2, 3], [1, 2]], [[0], [0]]])
+    answers = iter([[[1, 0, 2, 0, 3, 0], [1, 0, 2, 0]], [[0], [0]]])
     monkeypatch.setattr(Meetings, "hold", lambda *_: next(answers))
     assert steps.restore().number == 2
     assert "passed over step-3: Other processes do not find it whole." in caplog.text

@@ -90,6 +90,7 @@ from shardvar.planning.index import (
     find_faults,
     find_shared,
     unknown_key,
+    without_holes,
 )
 from shardvar.records import entity, field, frozen
 from shardvar.storage.concurrency import as_answered
@@ -457,7 +458,8 @@ class NativeIndex:
 
     def faults_in(self, table: EntryTable) -> dict[str, CheckpointError]:
         """Return the keys of a table that break a law, or whose bytes are not all there."""
-        return (self.data.lost(table) if self.data else {}) | find_faults(table.slices)
+        faults = without_holes(find_faults(table.slices), self.metadata)
+        return (self.data.lost(table) if self.data else {}) | faults
 
     def _entries(self, number: int) -> Entries:
         return self._kept.get(number, partial(self._decode, number))

@@ -26,6 +26,8 @@ import re
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import accumulate
 from math import inf, isnan
 from numbers import Real
@@ -86,6 +88,20 @@ class Peers(Protocol):
         """Return the processes that are known to have ended."""
 
 
+_IN_PARTS = ContextVar("in_parts", default=False)
+in_parts = _IN_PARTS.get
+
+
+@contextmanager
+def saving_parts() -> Iterator[None]:
+    """A save inside has what this process holds, also replicas, and no other process takes part in it."""
+    token = _IN_PARTS.set(True)
+    try:
+        yield
+    finally:
+        _IN_PARTS.reset(token)
+
+
 @frozen
 class SaveOptions:
     """The choices of a caller for a save by several processes, the same in all of them."""
@@ -107,6 +123,8 @@ class SaveOptions:
     is_state: bool = False
     """The tensors and objects are all values of a training state: the checkpoint lists the keys that not
     all processes have."""
+    is_part: bool = field(default_factory=in_parts)
+    """The checkpoint has what this process holds, and no other one writes to it."""
 
     def check(self) -> None:
         """Raise ``ArgumentError`` for choices that a caller of ``save_shards`` cannot make."""
@@ -377,6 +395,8 @@ def find_run(
         raise UnsupportedError(
             cause, "Save in the format shardvar, and convert the checkpoint with sv.reshard."
         )
+    if options.is_part:
+        count, peers = 1, None
     found = Run(target, run, count, attempt, peers=peers, options=options)
     version = found.current_version()
     if version and not options.overwrite:

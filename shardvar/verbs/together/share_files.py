@@ -472,7 +472,7 @@ def merge_shares(run: Run, token: str, about: Metadata) -> tuple[Sink, FileCheck
     shares = [_without(share, ties) for share in shares]
     owners = [process for process, share in enumerate(shares) if share.has_file]
     tables, borrowed = _numbered(shares, owners)
-    every = merge_entries(tables, run.options.replicas)
+    every = merge_entries(tables, run.options.replicas, is_part=run.options.is_part)
     if (every.file == len(owners)).any():
         row = int((every.file == len(owners)).argmax())
         cause = f"Process 0 of the run {run.name!r} did not save {every.slices.key(row)!r}."

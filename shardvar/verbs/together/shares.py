@@ -326,7 +326,7 @@ def save_with_objects(
         name = saved.target.format.name
         cause = f"Several processes cannot write the digests of tensors in the format {name}."
         raise UnsupportedError(cause, "Save in the format shardvar, or call sv.digest afterwards.")
-    process = saved.read_process(process)
+    process = 0 if options.is_part else saved.read_process(process)
     with telling(lambda: saved, process) if options.commit else nullcontext():
         older = None if options.base is None else find_older(options.base, saved.target)
         held, work = _plan(saved, process, tensors, about, older)

@@ -25,7 +25,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, cast
 
 from shardvar.errors import (
@@ -46,6 +46,7 @@ from shardvar.verbs.together.run import Peers, WaitPace, pace_at
 from shardvar.verbs.training.step_records import (
     Framework,
     GatheringFramework,
+    StepKey,
     StepRecord,
     steps_storage,
 )
@@ -170,7 +171,7 @@ _IN_A_ROOM = re.compile(r"[0-9a-f]{10}-[0-9a-f]{16}-\d{5}\..+")
 
 class Meetings:
     def __init__(self, directory: str, name: str, using: Framework, timeout: float) -> None:
-        self._directory, self._prefix = directory, f".{name}-restore-"
+        self.directory, self._prefix = directory, f".{name}-restore-"
         self._using, self._timeout = using, timeout
         self._room, self._round, self._is_late = "", 0, False
         self.is_silent = False
@@ -273,7 +274,7 @@ class Meetings:
     # --- Files
 
     def _storage(self) -> Storage:
-        return steps_storage(self._directory)
+        return steps_storage(self.directory)
 
     def _there(self) -> set[str]:
         start, names = len(self._prefix), self._storage().names()
@@ -329,19 +330,24 @@ class Resumed:
 
 def resume(
     directory: str,
-    find: Callable[[], Mapping[int, StepRecord]],
+    find: Callable[[], Mapping[StepKey, StepRecord]],
     damaged: set[int],
     meetings: Meetings,
     load: Callable[[StepRecord], Any],
+    *,
+    shared: bool = True,
 ) -> Resumed:
-    """Raises errors of ``load`` other than damage, and of newer steps that cannot be read."""
+    """Raises errors of ``load`` other than damage, and of newer steps that cannot be read.
+
+    If the directory is not ``shared``, each process may find other steps."""
     gone, met = True, set[int]()
     for look in range(_MOST_LOOKS):
         if not gone:
             break
         with _telling(meetings):
             found = find()
-        left = _agree(directory, found, damaged | met, meetings, is_last=look == _MOST_LOOKS - 1)
+        is_last = look == _MOST_LOOKS - 1
+        left = _agree(directory, found, damaged | met, meetings, is_last=is_last, shared=shared)
         # Steps of other processes that none has in common were removed since.
         gone = left is None
         left = left or []
@@ -351,10 +357,10 @@ def resume(
             else "It was found damaged."
             if number in damaged
             else "Other processes do not find it whole."
-            for number, each in found.items()
+            for (number, _), each in found.items()
         }
         for each in found.values():
-            is_newer = not left or each.number > left[-1]
+            is_newer = not left or each.key > left[-1]
             if is_newer and each.fault and not isinstance(each.fault, CheckpointError):
                 # Without a step, and none gone, the others end here too.
                 with _telling(meetings) if left or gone else nullcontext():
@@ -367,7 +373,7 @@ def resume(
                     # Other processes may have loaded a step that was saved since.
                     now = find()
                     newest = max(n for n, each in now.items() if each.is_whole or each == record)
-                    if newest > record.number and now[newest].is_whole:
+                    if newest > record.key and now[newest].is_whole:
                         raise StorageError(
                             f"A step was saved in {directory} while this process loaded "
                             f"{record.name}, and the processes can write nothing there to agree on "
@@ -397,26 +403,28 @@ def _telling(meetings: Meetings) -> Iterator[None]:
 
 def _agree(
     directory: str,
-    found: Mapping[int, StepRecord],
+    found: Mapping[StepKey, StepRecord],
     damaged: set[int],
     meetings: Meetings,
     *,
     is_last: bool,
-) -> list[int] | None:
+    shared: bool,
+) -> list[StepKey] | None:
     """Return the steps that are whole in all processes, in order; None if they are to look again."""
-    whole = [each.number for each in found.values() if each.is_whole and each.number not in damaged]
-    answers = meetings.hold(whole)
-    if [_FAILED] in answers:
-        cause = f"Process {answers.index([_FAILED])} could not look at the steps in {directory}."
+    whole = [each.key for each in found.values() if each.is_whole and each.number not in damaged]
+    told = meetings.hold([*chain.from_iterable(whole)])
+    if [_FAILED] in told:
+        cause = f"Process {told.index([_FAILED])} could not look at the steps in {directory}."
         raise StorageError(cause, _RESTART)
+    answers = [[*zip(each[::2], each[1::2], strict=True)] for each in told]
     both = sorted({*answers[0]}.intersection(*answers))
-    if not both and all(answers) and not is_last:
+    if not both and all(answers) and not is_last and shared:
         return None
-    if not both and any(answers):
+    if not both and any(answers) and shared:
         having = next(process for process, each in enumerate(answers) if each)
         lacking = next(process for process, each in enumerate(answers) if each != answers[having])
         cause = (
-            f"Process {having} finds step {answers[having][-1]} in {directory}, and process "
+            f"Process {having} finds step {answers[having][-1][0]} in {directory}, and process "
             f"{lacking} does not."
         )
         raise StorageError(cause, "Give all processes a common directory, and start again.")

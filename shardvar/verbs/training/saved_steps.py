@@ -21,13 +21,27 @@ No process sends a message, and process 0 removes. These races end well:
     its copy is made
     two jobs save in one directory           A job that finds a step of the other refuses to save.
 
+With ``shared=False`` each process has its own directory, with parts of the steps (``saving_parts``):
+
+    one step, two saves of it                Process 0 draws a number in each restore, and all know it.
+                                             Each save of the job has a number that follows from it, in the
+                                             part and in the copy; only what has one number is restored.
+    a disk is lost, or a part is damaged     The process loads the copy that has the number of the save.
+    a part of a step is on some disks only   The step is not whole for all: the one before is restored.
+    the copy was not finished                The parts are whole. Another number of processes needs a copy.
+    processes save at different times        Process 0 begins a copy, of the newest step that it has then,
+                                             and the others follow. No part is removed before a copy of
+                                             its step, or of a newer one, shows that all have had it.
+
 A step that is broken is passed over and never removed; neither is a file that is not of a step.
 """
 
 import os
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from typing import Any, Self
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
+from typing import Any, Self, cast
 
 from shardvar.errors import (
     ArgumentError,
@@ -35,24 +49,31 @@ from shardvar.errors import (
     CheckpointError,
     CheckpointNotFound,
     CorruptCheckpoint,
+    IncompleteCheckpoint,
     LockHeld,
     ShardvarError,
+    StorageError,
+    UnsupportedError,
     log_warning,
 )
-from shardvar.formats.table import names_of_target, usual_name
+from shardvar.formats.table import format_named, names_of_target, usual_name
 from shardvar.layout.region import read_integer
+from shardvar.planning.index import PART
 from shardvar.verbs.arguments import check_string, texts_of
 from shardvar.verbs.locate import Path
 from shardvar.verbs.remove import remove_found, remove_leftovers
-from shardvar.verbs.training.carrier import Carrier
+from shardvar.verbs.together.run import Run, SaveOptions, saving_parts
+from shardvar.verbs.training.carrier import Carrier, called, copy_step, run_of_copy, save_part
 from shardvar.verbs.training.resuming import Meetings, resume
 from shardvar.verbs.training.step_records import (
     DAMAGED,
+    SAVE,
     VALUE,
     Arrays,
     Framework,
     RestoredStep,
     SavedStep,
+    StepKey,
     StepRecord,
     StepRules,
     best_steps,
@@ -94,17 +115,34 @@ class SavedSteps:
         A second directory, such as a bucket, to which process 0 copies each step in the background. All
         steps stay there, unless it is a ``SavedSteps`` with other rules. Restoring
         takes the newest step of both, and the copy where the step in the directory is lost or damaged.
+    shared : bool, default True
+        All processes see the same ``directory``. With False it is on a disk of each node, and
+        ``durable`` is what they share: see the notes.
 
     Raises
     ------
     ArgumentError
         If a number is not positive, ``mode`` is unknown, ``name`` leads to another directory, or
-        ``durable`` is the same directory or has another ``name``.
+        ``durable`` is the same directory or has another ``name``, or is not given with ``shared=False``.
 
     Notes
     -----
     Every process of a job makes one with the same arguments, and calls the same methods in the same
     order. Making one reads and writes nothing. One job saves in a directory at a time.
+
+    With ``shared=False``, each process keeps in ``directory/process-NUMBER`` what it holds of a step,
+    also of tensors that others hold, and ``save`` waits for no other process. All processes call
+    ``restore`` first: there they agree on a number, through ``gather`` or by small files in ``durable``,
+    so that two saves of one step are never mixed. In the background they save the step together in
+    ``durable``, in the native format.
+
+    ``restore`` loads the newest step that each process has, on its disk or in ``durable``: a process
+    whose disk is lost, or whose part is damaged, loads from ``durable``, and the others from their
+    disks. A step that was not copied is restored by the same number of processes, each on its disk: so
+    give each node the same processes again. If no step is left, ``restore`` is an error, unless the job
+    was killed in its first save. Each process removes old parts by the rules of this object once a copy
+    is as new, and process 0 copies by the rules of ``durable``. With ``replicas="first"``, a process
+    gets its own values from its disk, and the values of process 0 from ``durable``.
 
     Examples
     --------
@@ -133,6 +171,7 @@ class SavedSteps:
         name: str = "step",
         timeout: float = 600.0,
         durable: "Path | SavedSteps | None" = None,
+        shared: bool = True,
     ) -> None:
         try:
             self._directory = os.fsdecode(directory)
@@ -151,7 +190,6 @@ class SavedSteps:
         self._last: int | None = None
         self._loose: set[str] = set()
         self._pending: Any = None
-        self._meetings = Meetings(self._directory, name, self._using, timeout)
         if durable is not None and not isinstance(durable, SavedSteps):
             durable = SavedSteps(durable, using=self._using, name=name)
         if durable is not None and (
@@ -160,13 +198,42 @@ class SavedSteps:
         ):
             cause = f"durable={durable.directory!r} cannot hold copies of the steps of {self._directory!r}."
             raise ArgumentError(cause, "Give another directory, with the same name=.")
-        self._durable = durable
-        self._carrier = None if durable is None else Carrier(self.path_of, durable.path_of)
+        if durable is None and not shared:
+            cause = f"The processes do not share {self._directory!r}, and durable is not given."
+            raise ArgumentError(cause, "Give durable=, a directory or a URL that they share.")
+        self._durable, self._shared, self._timeout = durable, shared, timeout
+        meeting = self._directory if durable is None or shared else durable._directory
+        self._meetings = Meetings(meeting, name, self._using, timeout)
+        self._session = 0
+        self._saves: dict[int, tuple[int, SaveOptions]] = {}
+        self._made_carrier: Carrier | None = None
 
     @property
     def directory(self) -> str:
         """The directory, as it was given."""
         return self._directory
+
+    @property
+    def _here(self) -> str:
+        """The directory of the steps that this process finds."""
+        own = "" if self._shared else f"process-{self._using.processes()[0]}"
+        return os.path.join(self._directory, own) if own else self._directory
+
+    @property
+    def _part(self) -> str:
+        """The mark of what this process has written; empty if it writes whole steps."""
+        return "" if self._shared else " ".join(map(str, self._using.processes()))
+
+    @property
+    def _carrier(self) -> Carrier | None:
+        """The thread that copies, in the processes that do."""
+        if self._durable is None or (self._shared and self._using.processes()[0]):
+            return None
+        if self._made_carrier is None:
+            follows = bool(self._using.processes()[0])
+            choose = partial(called, run_of=self._run_of) if follows else None
+            self._made_carrier = Carrier(self._durable.path_of, self._copy, choose)
+        return self._made_carrier
 
     def path_of(self, number: int) -> str:
         """Return the path of the checkpoint of a step, saved or not.
@@ -179,9 +246,9 @@ class SavedSteps:
         Returns
         -------
         str
-            The directory, and the name with the number.
+            The directory, and the name with the number; with ``shared=False`` of this process's part.
         """
-        return os.path.join(self._directory, f"{self._name}-{_number(number)}")
+        return os.path.join(self._here, f"{self._name}-{_number(number)}")
 
     def steps(self) -> list[SavedStep]:
         """Return the whole steps that the directory holds, the newest last.
@@ -262,7 +329,8 @@ class SavedSteps:
             If the number is not larger than those in the directory, or ``value`` is not a number.
         UnsupportedError
             If a value is given and the format cannot keep it, or the function that saves has no
-            ``base``.
+            ``base``; with ``shared=False``, if another format than the native one is given, or
+            ``incremental``.
         LockHeld
             If another job has saved in the directory since this one did.
         ShardvarError
@@ -278,10 +346,13 @@ class SavedSteps:
         if incremental:
             check_takes_base(self._using.save)
         self._wait_for_save()
+        if not self._shared:
+            self._check_takes_parts(options.get("format"), incremental)
         whole = self._whole()
         self._check_order(number, whole)
+        texts |= self._marks(number, options)
         damaged = sorted(self._damaged - {number})
-        if damaged:
+        if damaged and self._shared:
             texts[DAMAGED] = " ".join(map(str, damaged))
         bases = [each for each in whole if each.number < number and self._is_here(each)]
         if incremental and bases:
@@ -293,15 +364,16 @@ class SavedSteps:
         form = options.get("format") or ""
         # A path without an ending would be a folder of a format with a usual name.
         place = names_of_target(path, form)[1] if usual_name(form) else path
-        result = self._using.save(place, state, run=run, metadata=texts, **options)
+        with nullcontext() if self._shared else saving_parts():
+            result = self._using.save(place, state, run=run, metadata=texts, **options)
         self._last = number
         self._damaged.discard(number)
         if options.get("background"):
             self._pending = result
         else:
             self._remove_others()
-        if self._carrier and self._durable and not self._using.processes()[0]:
-            self._carrier.take(number, self._pending, self._durable._remove_others)
+        if self._carrier and self._durable:
+            self._carrier.take(number, self._pending)
         return result
 
     def restore(self, *arguments: Any, step: int | None = None, **options: Any) -> Any:
@@ -347,31 +419,38 @@ class SavedSteps:
         one reads the newest step whole, and raises an error if another one is saved in that time.
         """
         self.wait()
-        if step is not None:
+        if step is not None and self._shared:
             return self._load_one(_number(step), arguments, options)
+        wanted = None if step is None else _number(step)
         try:
+            self._begin_session()
             resumed = resume(
                 self._directory,
-                self._find,
+                lambda: self._candidates(wanted),
                 self._damaged,
                 self._meetings,
                 lambda record: self._load(record, arguments, options),
+                shared=self._shared,
             )
+            has_lost = resumed.record is None and (step is not None or self._has_lost())
         finally:
             self._meetings.close()
         for passed, reason in resumed.passed.items():
             self._warn(f"passed over {self._name}-{passed}: {reason}")
         self._damaged.update(resumed.damaged)
         record = resumed.record
+        self._leave_out(record)
         if record is not None:
             self._last = record.number
             self._damaged.update(record.damaged)
             return RestoredStep(
                 record.number, self._public(record).path, record.value, resumed.loaded
             )
-        if any(each.location for each in self._known.values()):
-            last, reason = next(reversed(resumed.passed.items()))
-            cause = f"No step of {self._directory} can be restored. {self._name}-{last}: {reason}"
+        if has_lost:
+            what = "No step" if step is None else f"No save of step {step}"
+            cause = f"{what} of {self._directory} can be restored."
+            for last, reason in [*resumed.passed.items()][-1:]:
+                cause = f"{cause} {self._name}-{last}: {reason}"
             remedy = "Repair a step, or move them all away to begin the training again."
             raise CorruptCheckpoint(cause, remedy)
         return None
@@ -410,31 +489,45 @@ class SavedSteps:
     # --- What the directory holds
 
     def _find(self) -> dict[int, StepRecord]:
-        self._known = find_steps(self._directory, self._name, self._known)
-        found = {} if self._durable is None else self._durable._find()
-        found |= {
-            number: each
-            for number, each in self._known.items()
-            if each.is_whole or number not in found or not found[number].is_whole
-        }
-        return dict(sorted(found.items()))
+        """The steps: of several saves of one, the one that is whole, and here."""
+        found = self._candidates(None).values()
+
+        def rank(each: StepRecord) -> tuple[int, bool, bool, int]:
+            return each.number, each.is_whole, self._is_here(each), each.save
+
+        return {each.number: each for each in sorted(found, key=rank)}
+
+    def _candidates(self, wanted: int | None) -> dict[StepKey, StepRecord]:
+        """The steps, or the saves of one of them, and copies of saves that are not whole here."""
+        known = find_steps(self._here, self._name, self._known)
+        self._known = {number: each.for_part(self._part) for number, each in known.items()}
+        found = {} if self._durable is None else self._durable._candidates(wanted)
+        for each in self._known.values():
+            if each.is_whole or each.key not in found or not found[each.key].is_whole:
+                found[each.key] = each
+        return {key: found[key] for key in sorted(found) if wanted in (None, key[0])}
 
     def _is_here(self, record: StepRecord) -> bool:
         """Return True if this is a step of the directory, and not its copy in ``durable``."""
         return self._known.get(record.number) is record
 
     def _load(self, record: StepRecord, arguments: Any, options: Mapping[str, Any]) -> Any:
-        """Load a step, or its copy where it is lost or damaged."""
+        """Load a step, or its copy where it is lost or damaged, or a part is not all that is needed."""
         path = self._public(record).path
         try:
             return self._using.load(path, *arguments, **options)
-        except CheckpointError as error:
-            copies = self._durable.steps() if self._durable and self._is_here(record) else []
-            copied = [each.path for each in copies if each.number == record.number]
-            if not copied:
+        except ShardvarError as error:
+            is_damage = isinstance(error, CheckpointError)
+            if not (is_damage or record.part) or self._durable is None:
                 raise
-            log_warning(f"{copied[0]} is loaded instead of {path}: {error}")
-            return self._using.load(copied[0], *arguments, **options)
+            copies = self._durable._whole() if self._is_here(record) else []
+            if all(each.key != record.key for each in copies):
+                if is_damage:
+                    raise
+                raise IncompleteCheckpoint(f"{path}: {error.cause}", error.remedy) from error
+            copy = self._durable.path_of(record.number)
+            log_warning(f"{copy} is loaded instead of {path}: {error}")
+            return self._using.load(copy, *arguments, **options)
 
     def _whole(self) -> list[StepRecord]:
         found = [each for each in self._find().values() if each.is_whole]
@@ -445,6 +538,67 @@ class SavedSteps:
     def _public(self, record: StepRecord) -> SavedStep:
         steps = self if self._durable is None or self._is_here(record) else self._durable
         return SavedStep(record.number, steps.path_of(record.number), record.value)
+
+    # --- Own disks
+
+    def _begin_session(self) -> None:
+        """Agree on a number that no other job has; saves are numbered from it on."""
+        if not self._shared:
+            told = self._meetings.hold([time.time_ns()])
+            if len(told) != self._using.processes()[1]:
+                cause = f"The processes can write nothing in {self._meetings.directory} to agree."
+                raise StorageError(cause, "Give functions with gather, as shardvar.torch has it.")
+            self._session, self._saves = told[0][0], {}
+
+    def _has_lost(self) -> bool:
+        """Return True if there are steps that cannot be restored, in any process."""
+        if self._shared:
+            return any(each.location for each in self._known.values())
+        # An odd number is of a first save: without it, the training begins again.
+        has = any(each.location and not each.save % 2 for each in self._candidates(None).values())
+        return any(map(any, self._meetings.hold([int(has)])))
+
+    def _leave_out(self, record: StepRecord | None) -> None:
+        """Leave out parts of steps that are not whole in all processes, until they are saved again."""
+        if not self._shared:
+            last = -1 if record is None else record.number
+            self._damaged.update(number for number in self._known if number > last)
+
+    def _marks(self, number: int, options: dict[str, Any]) -> dict[str, str]:
+        """Return the texts that tell a save from others; of a part, take the options of its copy."""
+        form = options.get("format")
+        if self._carrier is None or (form and not format_named(form).capabilities.holds_texts):
+            return {}
+        self._carrier.wait_for(number)
+        first = 2 * (time.time_ns() if self._shared else self._session) | (self._last is None)
+        save = (self._saves[number][0] | 1) + 1 if number in self._saves else first
+        names = set() if self._shared else options.keys() & {"digest", "replicas", "timeout"}
+        own = {"timeout": self._timeout} | {name: options.pop(name) for name in names}
+        self._saves[number] = save, SaveOptions(**own, is_state=True)
+        return {SAVE: str(save)} | ({} if self._shared else {PART: self._part})
+
+    def _check_takes_parts(self, form: str | None, incremental: bool) -> None:
+        if not self._session:
+            cause = "The processes have not agreed on a number for their saves."
+            raise ArgumentError(cause, "Call restore first, in all processes.")
+        if form not in (None, "shardvar") or incremental:
+            what = "incremental=True" if incremental else f"format={form!r}"
+            cause = f"{what} is not possible where processes do not share their disks."
+            raise UnsupportedError(cause, "Leave it out.")
+
+    def _run_of(self, number: int) -> Run:
+        """The save in ``durable``, as this process sees it."""
+        path = cast("SavedSteps", self._durable).path_of(number)
+        return run_of_copy(path, self._using.processes()[1], *self._saves[number])
+
+    def _copy(self, number: int) -> None:
+        durable, process = cast("SavedSteps", self._durable), self._using.processes()[0]
+        if self._shared:
+            copy_step(self.path_of(number), durable.path_of(number))
+        else:
+            save_part(self.path_of(number), self._run_of(number), process)
+        if not process:
+            durable._remove_others()
 
     # --- Saving and removing
 
@@ -467,16 +621,25 @@ class SavedSteps:
 
     def _remove_others(self) -> None:
         """Remove, as process 0, steps that no rule keeps, and what killed jobs left; log errors."""
-        if self._using.processes()[0]:
+        if self._shared and self._using.processes()[0]:
             return
         with self._warning("old steps"):
             whole = {each.number: each for each in self._whole() if self._is_here(each)}
-            storage = steps_storage(self._directory)
+            newest = max(whole, default=0)
+            if not self._shared and self._durable:  # also parts of steps that are not whole for all
+                last, known = self._last or 0, self._known.items()
+                whole = {
+                    n: r for n, r in known if n <= last and (r.is_whole or r.part != self._part)
+                }
+                newest = max((n for n, r in self._durable._known.items() if r.is_whole), default=-1)
+            storage = steps_storage(self._here)
             left = find_leftovers(storage, self._name, self._known, self._loose)
             values = {number: each.value for number, each in whole.items()}
             awaited = self._carrier.awaited if self._carrier else ()
             for number in plan_removal(values, self._rules):
-                if number not in awaited and (at := whole[number].location):
+                # Another process may have no newer part than a copy.
+                is_over = number <= newest and number not in awaited
+                if is_over and (at := whole[number].location):
                     with self._warning(whole[number].name), suppress(CheckpointNotFound):
                         remove_found(at)
             for name in left:

@@ -25,7 +25,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 from shardvar.errors import (
     ArgumentError,
@@ -37,6 +37,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.table import format_named, names_of_target
 from shardvar.formats.unfinished import are_of_removal, files_left, is_share_file
+from shardvar.planning.index import PART
 from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.load import load
@@ -180,8 +181,12 @@ def check_value(form: object) -> None:
         raise UnsupportedError(cause, "Save in the format shardvar, or without a value.")
 
 
-VALUE, DAMAGED = "shardvar.value", "shardvar.damaged"
-"""The metadata of a step: its value; and the numbers of other steps that a load found damaged."""
+VALUE, DAMAGED, SAVE = "shardvar.value", "shardvar.damaged", "shardvar.save"
+"""The metadata of a step: its value; the numbers of other steps that a load found damaged; and the number
+of the save, which no other save has. It grows with the time, and is odd if the job had no step before."""
+
+StepKey = tuple[int, int]
+"""The number of a step, and the number of its save; 0 if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,10 +221,30 @@ class StepRecord:
     """The numbers of steps that were known as damaged when it was saved."""
     stamps: tuple[tuple[str, str | None], ...] = ()
     """Its files, each with its stamp; empty if it must be opened again to know that it is whole."""
+    save: int = 0
+    """The number of the save."""
+    part: str = ""
+    """The process that has written it, and the number of processes, if it is a part."""
+
+    @property
+    def key(self) -> StepKey:
+        return self.number, self.save
 
     @property
     def is_whole(self) -> bool:
         return self.fault is None
+
+    def for_part(self, part: str) -> Self:
+        """Return the step with a fault if another process has written it, or a job of another size."""
+        if self.part == part or self.location is None or self.fault is not None:
+            return self
+        what = (
+            "the part of process {} of {}".format(*self.part.split())
+            if self.part
+            else "a whole step"
+        )
+        cause = f"{self.location.path} is {what}."
+        return replace(self, fault=IncompleteCheckpoint(cause, "Use a step of durable."))
 
     def is_in(self, place: Storage | None) -> bool:
         """Return True if it is whole and in this folder."""
@@ -357,6 +382,8 @@ def _opened(number: int, stem: str, found: Location) -> StepRecord:
             value, damaged = None, texts.get(DAMAGED, "").split()
             with suppress(ValueError):
                 value = float(texts.get(VALUE, ""))
+            text = texts.get(SAVE, "")
+            save = int(text) if text.isdecimal() and len(text) < 20 else 0
     except StorageError:
         raise
     except ShardvarError as error:
@@ -368,4 +395,5 @@ def _opened(number: int, stem: str, found: Location) -> StepRecord:
     }
     known = tuple(int(each) for each in damaged if each.isdecimal() and len(each) < 19)
     kept = () if fault or len(stamps) != len({*indexes}) else tuple(stamps.items())
-    return StepRecord(number, stem, found, fault, value, known, kept)
+    part = texts.get(PART, "")
+    return StepRecord(number, stem, found, fault, value, known, kept, save, part)

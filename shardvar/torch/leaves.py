@@ -22,6 +22,7 @@ holds, and a copy of them for a save in the background.
 """
 
 import io
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple, Self
@@ -44,6 +45,7 @@ from shardvar.verbs.background import Staging, copy_arrays, new_pages
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.together.shares import LocalShard
 from shardvar.verbs.training.states import by_key
+from shardvar.verbs.writer_process import SharedStaging
 
 _NAMES = frozenset(DTYPES.values()) - {*TORCH_ONLY}
 """The dtypes that torch shares with NumPy or ``ml_dtypes``."""
@@ -611,18 +613,22 @@ class Copies:
     """Copies of tensors in memory that is kept, of one state at a time."""
 
     def __init__(self) -> None:
-        self._memory = Staging()
-        self._is_pinned = False
+        self.memory: Any = Staging()
         self._kinds: list[tuple[Any, ...]] = []
         self._places: list[Any] = []
-        self._most: int | None = None
+        self._about: tuple[Any, ...] = ()
+        self._way = False, False
 
-    def copy(self, tensors: Sequence[HeldTensor], most: int | None) -> list[HeldTensor]:
+    def copy(
+        self, tensors: Sequence[HeldTensor], most: int | None, background: bool | str
+    ) -> list[HeldTensor]:
         """Return the tensors with copies of at most ``most`` bytes, valid until the next call."""
         local = [each for tensor in tensors for each in tensor.local]
         kinds = [(type(t), t.dtype, t.layout, t.device, t.shape) for t in local]
-        if kinds != self._kinds or most != self._most:
-            self._make_places(kinds, most)
+        # A fork does not own memory that processes share.
+        about = most, background, os.getpid()
+        if kinds != self._kinds or about != self._about:
+            self._make_places(kinds, about)
         with torch.no_grad():
             copies = self._copy(local)
         rest = iter(copies)
@@ -651,7 +657,7 @@ class Copies:
                 torch.get_device_module(device).synchronize(device)
         return copies
 
-    def _make_places(self, kinds: list[tuple[Any, ...]], most: int | None) -> None:
+    def _make_places(self, kinds: list[tuple[Any, ...]], about: tuple[Any, ...]) -> None:
         self._kinds, self._places = [], []  # before other memory is made
         # A copy of the elements of such a tensor is a copy of it.
         copied = [
@@ -662,19 +668,22 @@ class Copies:
             for kind, dtype, layout, device, _ in kinds
         ]
         is_pinned = any(kind[3].type == "cuda" for kind in kinds)
-        if is_pinned != self._is_pinned:
-            self._memory = Staging(_pinned_pages if is_pinned else new_pages)
-            self._is_pinned = is_pinned
+        way = about[1] == "process", is_pinned
+        if way != self._way:
+            self.memory = Staging(_pinned_pages if is_pinned else new_pages)
+            if about[1] == "process":
+                self.memory = SharedStaging()
+            self._way = way
         sizes = [
             kind[4].numel() * kind[1].itemsize if is_copied else 0
             for kind, is_copied in zip(kinds, copied, strict=True)
         ]
-        parts = self._memory.places(sizes, most)
+        parts = self.memory.places(sizes, about[0])
         self._places = [
             _Place.of(part, kind[1], kind[4]) if is_copied else None
             for part, kind, is_copied in zip(parts, kinds, copied, strict=True)
         ]
-        self._kinds, self._most = kinds, most
+        self._kinds, self._about = kinds, about
 
 
 class _Place(NamedTuple):

@@ -41,7 +41,7 @@ from shardvar.reference.objects.stored_graph import SAVE_COUNTER, key_of
 from shardvar.reference.tracking import ContainerNode, ObjectGraph, Trackable, node_of
 from shardvar.reference.variables import ResourceVariable, Variable
 from shardvar.verbs.arguments import texts_of
-from shardvar.verbs.background import PendingSave, Turn, start_save
+from shardvar.verbs.background import PendingSave, Turn, check_background, start_save
 from shardvar.verbs.load import open_checkpoint
 from shardvar.verbs.locate import Location, Path, find_target
 from shardvar.verbs.reports import WriteReport
@@ -282,6 +282,7 @@ class Checkpoint(Trackable):
         >>> [os.path.basename(checkpoint.save(prefix)) for _ in range(2)]
         ['ckpt-1', 'ckpt-2']
         """
+        check_background(background)
         series = find_series(file_prefix, format)
         save_options = ObjectOptions(
             policy_of(policy, options), texts_of(metadata), force, is_new=not force

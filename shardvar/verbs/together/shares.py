@@ -71,7 +71,14 @@ from shardvar.verbs.together.fence import (
 from shardvar.verbs.together.run import Run, SaveOptions, find_run, indexes_of
 from shardvar.verbs.together.share_files import NOT_WRITTEN, Holding, plan_file, plan_of_slices
 from shardvar.verbs.together.share_hashes import OlderIndex, ShareBase, find_older
-from shardvar.verbs.writing import PEAK_NBYTES, WritePlan, check_may_write, report_of
+from shardvar.verbs.writing import (
+    PEAK_NBYTES,
+    WritePlan,
+    carry_out,
+    check_may_write,
+    plan_checkpoint,
+    report_of,
+)
 
 # --- Local shards: a tensor that is cut over processes is in none of them whole
 
@@ -314,9 +321,15 @@ def save_shards(
 
 
 def save_with_objects(
-    saved: Run, process: int, tensors: LocalTensors, about: Metadata
+    saved: Run,
+    process: int,
+    tensors: LocalTensors | ArraySource,
+    about: Metadata,
+    keys: Iterable[str] = (),
 ) -> WriteReport:
-    """Values of a training state that other processes write have no shards here."""
+    """Values of a training state that other processes write have no shards here.
+
+    ``keys`` are those of the tensors of a state, which a source does not have."""
     # Check, and plan.
     options = saved.options
     about = replace(about, description=DESCRIPTION, writer=WRITER)
@@ -330,8 +343,10 @@ def save_with_objects(
     with telling(lambda: saved, process) if options.commit else nullcontext():
         older = None if options.base is None else find_older(options.base, saved.target)
         held, work = _plan(saved, process, tensors, about, older)
-    keys = frozenset({*tensors, *about.objects, *about.ties}) if options.is_state else None
-    held = replace(held, digests=options.digest, keys=keys)
+    if not isinstance(tensors, ArraySource):
+        keys = tensors
+    of_state = frozenset({*keys, *about.objects, *about.ties}) if options.is_state else None
+    held = replace(held, digests=options.digest, keys=of_state)
     # Move, and commit.
     if not options.commit:
         save_open(saved, held)
@@ -340,6 +355,31 @@ def save_with_objects(
     else:
         save_called(saved, held)
     return _report_of_share(held, work)
+
+
+def save_alone(
+    target: Location, source: ArraySource, about: Metadata, options: SaveOptions
+) -> WriteReport:
+    """Write the state of a job of one process; slices are joined as the format requires."""
+    form = target.format
+    if about.objects and not form.capabilities.holds_objects:
+        cause = f"The format {form.name} cannot hold {next(iter(about.objects))!r}, an object."
+        raise UnsupportedError(cause, "Leave it out of the state, or save in the format shardvar.")
+    work = plan_checkpoint(
+        target,
+        source.index.entries,
+        policy=None,
+        partition=None,
+        metadata=replace(about, writer=WRITER),
+        force=options.force,
+        replace_atomically=True,
+        source=source,
+    )
+    if options.digest:
+        from shardvar.verbs.compare.claims import digest_arrays  # only where digests are kept
+
+        work = digest_arrays(work, source)
+    return carry_out(work, source, None, lambda _: None)
 
 
 @named_arguments
@@ -409,7 +449,11 @@ def commit_shards(
 
 
 def _plan(
-    saved: Run, process: int, tensors: LocalTensors, about: Metadata, older: OlderIndex | None
+    saved: Run,
+    process: int,
+    tensors: LocalTensors | ArraySource,
+    about: Metadata,
+    older: OlderIndex | None,
 ) -> tuple[Holding, WritePlan]:
     # Check.
     target, form = saved.target, saved.form
@@ -422,7 +466,7 @@ def _plan(
                 f"The format {form.name} cannot hold the object {key!r}, whose class is not plain."
             )
             raise UnsupportedError(cause, "Save in the format torch.")
-    source = source_of_shards(tensors)
+    source = tensors if isinstance(tensors, ArraySource) else source_of_shards(tensors)
     check_share(source.index.entries, process)
     _check_cuts(source.index.entries.slices, form)
     # Plan: every local shard is a slice of the file of this process. No policy, since the file need not

@@ -51,10 +51,9 @@ class Carrier:
                 self._now = number
             error: BaseException | None = None
             try:
-                if pending is not None:
-                    pending.result()
-                self._copy(number)
-                then()
+                if pending is None or getattr(pending.result(), "error", None) is None:
+                    self._copy(number)
+                    then()
             except BaseException as failed:  # noqa: BLE001 - it is raised where the copies are awaited
                 error = failed
                 log_warning(f"{self._target(number)} was not written: {failed}")

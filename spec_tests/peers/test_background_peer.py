@@ -114,6 +114,30 @@ def test_what_changes_after_the_call_is_not_in_the_checkpoint(
         assert sv.verify(tmp_path / "ck").ok
 
 
+@pytest.mark.parametrize("form", ["shardvar", "torch"])
+def test_a_process_writes_the_bytes_of_the_call(form: str, tmp_path: Path) -> None:
+    def payloads(folder: Path) -> list[bytes]:
+        return [each.read_bytes() for each in sorted(folder.iterdir()) if each.suffix != ".svindex"]
+
+    for seed in range(3):
+        state, expected = trained(seed), trained(seed)
+        for each in (state, expected):
+            each["more"] = torch.arange(float(seed))
+        pending = face.save(
+            tmp_path / "a" / "ck", state, run="1", format=form, background="process"
+        )
+        mutate(state)
+        report = pending.result()
+        plain = face.save(tmp_path / "b" / "ck", expected, run="1", format=form)
+        assert str(report) == str(plain).replace("/b/", "/a/")
+        if form == "shardvar":
+            assert payloads(tmp_path / "a") == payloads(tmp_path / "b")
+        assert sv.diff(tmp_path / "a" / "ck", tmp_path / "b" / "ck").equal
+        found = emptied(expected)
+        face.load(tmp_path / "a" / "ck", found)
+        assert differences(found, expected) == []
+
+
 def test_the_copies_lie_in_the_same_memory(gate: threading.Event, tmp_path: Path) -> None:
     gate.set()
     seen = set()

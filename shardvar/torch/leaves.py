@@ -24,6 +24,7 @@ holds, and a copy of them for a save in the background.
 import io
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
@@ -88,6 +89,10 @@ def memory_of(tensor: Any) -> Array | None:
         return array
     bits: Array = tensor.view(_BITS[tensor.element_size()]).numpy()
     return bits.view(numpy_dtype(name))
+
+
+_MOST_SPREADS = 1 << 12
+"""The divisions of tensors that are kept: a model has some for each shape."""
 
 
 class Leaf(NamedTuple):
@@ -247,7 +252,8 @@ def numeric_arrays(leaves: Mapping[str, Leaf]) -> dict[str, Any]:
 
 def is_divided(tensor: Any) -> bool:
     """Return True for a tensor that processes may hold parts of."""
-    return isinstance(tensor, DTensor) or hasattr(tensor, "local_shards")
+    is_plain = type(tensor) in _PLAIN
+    return not is_plain and (isinstance(tensor, DTensor) or hasattr(tensor, "local_shards"))
 
 
 def local_tensors(tensor: Any) -> list[Any]:
@@ -349,21 +355,36 @@ def _of_dtensor(tensor: Any, values: Sequence[Any] | None) -> tuple[list[HeldReg
         placements.append(Placement() if each.is_replicate() else Placement(each.dim, factor))
     spread = Spread(tuple(tensor.shape), tuple(mesh.shape), tuple(coordinate), tuple(placements))
     local: Any = values[0] if values else tensor.to_local()
-    rules = [spread.runs(False), *([spread.runs(True)] if spread.may_be_fsdp else [])]
-    fitting = [runs for runs in rules if local_shape(runs) == tuple(local.shape)]
-    if not fitting or any(runs != fitting[0] for runs in fitting):
+    regions = _regions_of(spread, tuple(local.shape))
+    if regions is None:
         raise UnsupportedError(
             f"This process holds {list(local.shape)} of {list(tensor.shape)}, which the placements "
             f"{tensor.placements} do not explain.",
             "Divide the axis evenly, or save the tensor whole: tensor.full_tensor().",
         )
     held = []
-    for region in held_regions(fitting[0]):
+    for region, inner in regions:
         part = local
-        for axis, (start, extent) in enumerate(zip(region.inner, region.shape, strict=True)):
-            part = part.narrow(axis, start, extent)
-        held.append(HeldRegion(Region(region.offset, region.shape), part))
+        for axis, (start, extent) in enumerate(zip(inner, region.shape, strict=True)):
+            part = part.narrow(axis, start, extent) if extent < part.shape[axis] else part
+        held.append(HeldRegion(region, part))
     return held, _is_first(tensor, coordinate)
+
+
+@lru_cache(_MOST_SPREADS)
+def _regions_of(
+    spread: Spread, local: tuple[int, ...]
+) -> list[tuple[Region, tuple[int, ...]]] | None:
+    """Return the regions, each with its place in the local tensor; None if the rules do not explain it.
+
+    Kept between saves, by all that they follow from.
+    """
+    rules = [spread.runs(False), *([spread.runs(True)] if spread.may_be_fsdp else [])]
+    fitting = [runs for runs in rules if local_shape(runs) == local]
+    if not fitting or any(runs != fitting[0] for runs in fitting):
+        return None
+    held = held_regions(fitting[0])
+    return [(Region(each.offset, each.shape), each.inner) for each in held]
 
 
 _STATE, _GROUPS, _PARAMS = "state", "param_groups", "params"
@@ -511,14 +532,16 @@ class HeldTensor(NamedTuple):
     local: Sequence[Any]
     """The tensors with its values in this process, or copies of these."""
 
-    def shards(self) -> list[LocalShard]:
-        """Return the regions that this process is to write."""
+    def shards(self) -> Any:
+        """Return the regions that this process is to write, or a tensor that is not divided."""
+        if not is_divided(self.whole):
+            return self.local[0].detach()
         held, is_writer = held_by(self.key, self.whole, self.local)
-        if not is_writer:
-            return []
-        # A tensor that is not divided may have another shape since it was copied.
-        shape = tuple((self.whole if is_divided(self.whole) else held[0].values).shape)
-        return [LocalShard(each.values.detach(), each.region.offset, shape) for each in held]
+        shape = tuple(self.whole.shape)
+        return [
+            LocalShard(each.values.detach(), each.region.offset, shape)
+            for each in (held if is_writer else ())
+        ]
 
 
 @entity

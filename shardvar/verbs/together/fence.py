@@ -392,7 +392,8 @@ class _Data:
             others = call.held
         if not self.nonce or not self.dropped <= others:
             self.nonce = secrets.token_hex(8)
-            self.dropped = others.intersection(slice_names(self.held.slices))
+            names = slice_names(self.held.slices) if others else ()
+            self.dropped = others.intersection(names)
             self.name, self.content = write_share(run, self.held, self.nonce, self.dropped)
 
     def answer(self, run: Run, token: str) -> bool:

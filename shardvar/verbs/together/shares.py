@@ -157,12 +157,12 @@ def source_of_shards(tensors: LocalTensors) -> ArraySource:
     check_keys(list(tensors))
     rows: list[tuple[str, str, Shape]] = []
     which: list[int] = []
-    regions: list[Region] = []
+    offsets, shapes = list[Shape](), list[Shape]()
     arrays: list[npt.NDArray[Any] | LazyPayload] = []
     for key, value in tensors.items():
-        for shard in _shards_of(key, value):
-            array = as_values(key, shard.array)
-            row = key, stored_dtype(key, array), shard.full_shape
+        for values, offset, full_shape in _shards_of(key, value):
+            array = as_values(key, values)
+            row = key, stored_dtype(key, array), full_shape or tuple(array.shape)
             if not rows or rows[-1][0] != key:
                 rows.append(row)
             elif rows[-1] != row:
@@ -172,20 +172,21 @@ def source_of_shards(tensors: LocalTensors) -> ArraySource:
                 )
                 raise InconsistentTensor(cause, "Give one dtype and one full shape.")
             which.append(len(rows) - 1)
-            regions.append(shard.region)
+            offsets.append(offset or (0,) * len(array.shape))
+            shapes.append(tuple(array.shape))
             arrays.append(array)
     keys = [key for key, _, _ in rows]
     codes = np.array([code(dtype) for _, dtype, _ in rows], np.int64)
     table = TensorTable(keys, codes, *pad([shape for _, _, shape in rows], fill=1))
-    offset = pad([region.offset for region in regions], fill=0)[1]
-    shape = pad([region.shape for region in regions], fill=1)[1]
-    slices = SliceTable.of(table, np.array(which, np.int64), offset, shape)
+    columns = pad(offsets, fill=0)[1], pad(shapes, fill=1)[1]
+    slices = SliceTable.of(table, np.array(which, np.int64), *columns)
     return array_source(slices, arrays)
 
 
-def _shards_of(key: str, value: Any) -> Iterator[LocalShard]:
+def _shards_of(key: str, value: Any) -> Iterator[tuple[Any, Shape, Shape]]:
+    """Yield values, each with the offset of its region and the full shape; empty of a whole tensor."""
     if isinstance(value, LocalShard):
-        yield value
+        yield value.array, value.offset, value.full_shape
         return
     # A process that holds no region of a tensor may give an empty list; it is not an array without
     # elements.
@@ -196,10 +197,9 @@ def _shards_of(key: str, value: Any) -> Iterator[LocalShard]:
             if not isinstance(each, LocalShard):
                 cause = f"{key!r} has a {type(each).__name__} among its local shards."
                 raise ArgumentError(cause, "Give only local shards, each an sv.LocalShard.")
-            yield each
+            yield each.array, each.offset, each.full_shape
         return
-    array: Any = as_values(key, value)
-    yield LocalShard(array, (0,) * len(array.shape), array.shape)
+    yield value, (), ()
 
 
 # --- The public functions

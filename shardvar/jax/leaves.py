@@ -238,8 +238,8 @@ def held_tree(state: Any, texts: Mapping[str, str]) -> HeldTree:
     return HeldTree(tensors, frozenset(changing), about)
 
 
-def copied_tree(held: HeldTree, memory: Staging, most: int | None) -> HeldTree:
-    """Return values that no longer change; the copies are valid until the next call."""
+def copied_tree(held: HeldTree, memory: Staging, most: int | None, *, is_shared: bool) -> HeldTree:
+    """Return values that no longer change, or all in shared memory; valid until the next call."""
     # Arrays of JAX never change, unless another library writes to memory that they share, which JAX
     # forbids. One that NumPy views on the host is not copied: JAX keeps its memory as long as the
     # view, and donates it to no other array.
@@ -251,7 +251,7 @@ def copied_tree(held: HeldTree, memory: Staging, most: int | None) -> HeldTree:
             array = np.asarray(shard.array)
             if array.dtype.hasobject:  # a copy of their addresses would share the strings
                 shards[row] = LocalShard(array.copy(), shard.offset, shard.full_shape)
-            elif key in held.changing or array is not shard.array:
+            elif is_shared or key in held.changing or array is not shard.array:
                 places.append((shards, row))
                 arrays.append(array)
     for (shards, row), copy in zip(places, memory.copy(arrays, most), strict=True):

@@ -6,13 +6,14 @@ load    leaves of a template --> regions of this process's devices --> one plan 
 One process writes formats that have no shares as ``sv.save`` does.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
-from shardvar.errors import ArgumentError, ShardvarError, UnsupportedError
+from shardvar.errors import ArgumentError, ShardvarError
 from shardvar.formats.protocol import SharedFormat
 from shardvar.jax.leaves import (
     HeldTree,
@@ -31,17 +32,15 @@ from shardvar.layout.region import Region
 from shardvar.planning.index import KEY_IMPL
 from shardvar.records import entity, replace
 from shardvar.verbs.arguments import texts_of
-from shardvar.verbs.background import PendingSave, Staging, Turn, save_next
-from shardvar.verbs.compare.claims import digest_arrays
+from shardvar.verbs.background import Aftercare, PendingSave, Staging, Turn, save_next
 from shardvar.verbs.load import open_checkpoint
 from shardvar.verbs.locate import Location, Path, find_target
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.reports import WriteReport
-from shardvar.verbs.save import WRITER
 from shardvar.verbs.together.fence import telling
 from shardvar.verbs.together.run import Run, SaveOptions, find_run
 from shardvar.verbs.together.share_hashes import find_older
-from shardvar.verbs.together.shares import save_with_objects, source_of_shards
+from shardvar.verbs.together.shares import save_alone, save_with_objects, source_of_shards
 from shardvar.verbs.training.states import (
     cast_array,
     check_stored_tensor,
@@ -49,12 +48,12 @@ from shardvar.verbs.training.states import (
     objects_of,
     unmatched_keys,
 )
-from shardvar.verbs.writing import carry_out, plan_checkpoint
+from shardvar.verbs.writer_process import WRITER_PROCESS, SharedStaging, save_by_writer
 
 _TURN = Turn()
 """The saves of this process: one in the background at a time."""
-_MEMORY = Staging()
-"""The memory for the values of such a save."""
+_MEMORY, _SHARED = Staging(), SharedStaging()
+"""The memory for the values of such a save, by a thread and by a process."""
 
 
 def job_processes() -> tuple[int, int]:
@@ -78,10 +77,12 @@ def save_pytree(
     force: bool = False,
     timeout: float = 600.0,
     digest: bool = False,
-    background: bool = False,
+    background: bool | str = False,
     busy: str = "wait",
     staging_nbytes: int | None = None,
     base: Path | None = None,
+    on_error: str = "raise",
+    on_saved: Callable[[WriteReport], object] | None = None,
 ) -> WriteReport | PendingSave:
     """Save the state of a training job; every process calls this.
 
@@ -109,11 +110,12 @@ def save_pytree(
     digest : bool, default False
         Keep the digest of each tensor in the checkpoint, which is the same on any mesh, as in
         ``sv.save_shards``; in the native format.
-    background : bool, default False
+    background : bool or 'process', default False
         Return, and save in another thread. The training may donate its arrays, and change arrays of
         NumPy. What can change, or lies on another device than the host, is copied first. Memory that
         an array of JAX shares with another library, as after ``jax.device_put``, must stay as it is
-        until the save has ended, as JAX requires at any time.
+        until the save has ended, as JAX requires at any time. With ``'process'``, another process
+        writes, as in ``shardvar.torch.save``, and all values are copied first.
     busy : {'wait', 'raise'}, default 'wait'
         Wait while a save in the background is under way, or raise ``StillSaving``.
     staging_nbytes : int, optional
@@ -121,6 +123,12 @@ def save_pytree(
     base : path_like, optional
         A checkpoint in the same directory, such as the one before, the same in every process. Values
         that lie in it unchanged are not written, as in ``sv.save_shards``; in the native format.
+    on_error : {'raise', 'warn'}, default 'raise'
+        With ``'warn'``, a save that fails is a warning in the log, and its report has the ``error``, as in
+        ``shardvar.torch.save``.
+    on_saved : callable, optional
+        Called with the report once the checkpoint is durable, or has failed; in the background by
+        another thread.
 
     Returns
     -------
@@ -163,53 +171,45 @@ def save_pytree(
     ``shardvar.jax.save("run/step-7", {"params": params, "opt_state": opt_state, "step": 7}, run="7")``
     """
     process, count = job_processes()
-    target = find_target(path, format, otherwise="shardvar")
     texts = texts_of(metadata)
     options = SaveOptions(replicas, force, timeout=timeout, digest=digest, base=base, is_state=True)
 
     def find() -> Run:
         return find_run(path, run, count, format, peers=connected_processes(), options=options)
 
-    def save(held: HeldTree) -> WriteReport:
-        form = target.format
+    def save(placed: tuple[Location, HeldTree]) -> WriteReport:
+        target, held = placed
+        form, about, tensors = target.format, held.about, held.tensors
         has_shares = isinstance(form, SharedFormat) and form.adopts_objects()
         if count == 1 and not has_shares:
             if base is not None:
                 find_older(base, target)  # which refuses a format without references
-            return _save_alone(target, held, options)
-        about = held.about
-        if target.format.name == "shardvar":  # whose index has the keys only
+            source = source_of_shards(tensors)
+            if background == "process":
+                call = partial(save_alone, target, source, about, options)
+                return WRITER_PROCESS.run(target.path, call, _SHARED)
+            return save_alone(target, source, about, options)
+        if form.name == "shardvar":  # whose index has the keys only
             about = replace(about, paths={})
-        return save_with_objects(find(), process, held.tensors, replace(about, empty={}))
+        about = replace(about, empty={})
+        if background == "process":
+            with telling(find, process):
+                source = source_of_shards(tensors)
+            return save_by_writer(_SHARED, find(), process, source, about, tensors)
+        return save_with_objects(find(), process, tensors, about)
 
-    def held() -> HeldTree:
+    def held() -> tuple[Location, HeldTree]:
+        target = find_target(path, format, otherwise="shardvar")
         with telling(find, process):
             found = held_tree(state, texts)
-            return copied_tree(found, _MEMORY, staging_nbytes) if background else found
+            if background:
+                is_shared = background == "process"
+                memory = _SHARED if is_shared else _MEMORY
+                found = copied_tree(found, memory, staging_nbytes, is_shared=is_shared)
+            return target, found
 
-    return save_next(_TURN, target.path, held, save, busy=busy, background=background)
-
-
-def _save_alone(target: Location, held: HeldTree, options: SaveOptions) -> WriteReport:
-    """Write the state of a job of one process; slices are joined as the format requires."""
-    form, about = target.format, held.about
-    if about.objects and not form.capabilities.holds_objects:
-        cause = f"The format {form.name} cannot hold {next(iter(about.objects))!r}, an object."
-        raise UnsupportedError(cause, "Leave it out of the state, or save in the format shardvar.")
-    source = source_of_shards(held.tensors)
-    work = plan_checkpoint(
-        target,
-        source.index.entries,
-        policy=None,
-        partition=None,
-        metadata=replace(about, writer=WRITER),
-        force=options.force,
-        replace_atomically=True,
-        source=source,
-    )
-    if options.digest:
-        work = digest_arrays(work, source)
-    return carry_out(work, source, None, lambda _: None)
+    after = Aftercare(on_error, on_saved)
+    return save_next(_TURN, str(path), held, save, busy=busy, background=background, after=after)
 
 
 @entity

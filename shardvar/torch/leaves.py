@@ -22,7 +22,9 @@ holds, and a copy of them for a save in the background.
 """
 
 import io
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
@@ -45,6 +47,7 @@ from shardvar.verbs.reader import Reader
 from shardvar.verbs.together.run import in_parts
 from shardvar.verbs.together.shares import LocalShard
 from shardvar.verbs.training.states import by_key
+from shardvar.verbs.writer_process import SharedStaging
 
 _NAMES = frozenset(DTYPES.values()) - {*TORCH_ONLY}
 """The dtypes that torch shares with NumPy or ``ml_dtypes``."""
@@ -87,6 +90,10 @@ def memory_of(tensor: Any) -> Array | None:
         return array
     bits: Array = tensor.view(_BITS[tensor.element_size()]).numpy()
     return bits.view(numpy_dtype(name))
+
+
+_MOST_SPREADS = 1 << 12
+"""The divisions of tensors that are kept: a model has some for each shape."""
 
 
 class Leaf(NamedTuple):
@@ -246,7 +253,8 @@ def numeric_arrays(leaves: Mapping[str, Leaf]) -> dict[str, Any]:
 
 def is_divided(tensor: Any) -> bool:
     """Return True for a tensor that processes may hold parts of."""
-    return isinstance(tensor, DTensor) or hasattr(tensor, "local_shards")
+    is_plain = type(tensor) in _PLAIN
+    return not is_plain and (isinstance(tensor, DTensor) or hasattr(tensor, "local_shards"))
 
 
 def local_tensors(tensor: Any) -> list[Any]:
@@ -347,21 +355,36 @@ def _of_dtensor(tensor: Any, values: Sequence[Any] | None) -> list[HeldRegion]:
         placements.append(Placement() if each.is_replicate() else Placement(each.dim, factor))
     spread = Spread(tuple(tensor.shape), tuple(mesh.shape), tuple(coordinate), tuple(placements))
     local: Any = values[0] if values else tensor.to_local()
-    rules = [spread.runs(False), *([spread.runs(True)] if spread.may_be_fsdp else [])]
-    fitting = [runs for runs in rules if local_shape(runs) == tuple(local.shape)]
-    if not fitting or any(runs != fitting[0] for runs in fitting):
+    regions = _regions_of(spread, tuple(local.shape))
+    if regions is None:
         raise UnsupportedError(
             f"This process holds {list(local.shape)} of {list(tensor.shape)}, which the placements "
             f"{tensor.placements} do not explain.",
             "Divide the axis evenly, or save the tensor whole: tensor.full_tensor().",
         )
     held = []
-    for region in held_regions(fitting[0]):
+    for region, inner in regions:
         part = local
-        for axis, (start, extent) in enumerate(zip(region.inner, region.shape, strict=True)):
-            part = part.narrow(axis, start, extent)
-        held.append(HeldRegion(Region(region.offset, region.shape), part))
+        for axis, (start, extent) in enumerate(zip(inner, region.shape, strict=True)):
+            part = part.narrow(axis, start, extent) if extent < part.shape[axis] else part
+        held.append(HeldRegion(region, part))
     return held
+
+
+@lru_cache(_MOST_SPREADS)
+def _regions_of(
+    spread: Spread, local: tuple[int, ...]
+) -> list[tuple[Region, tuple[int, ...]]] | None:
+    """Return the regions, each with its place in the local tensor; None if the rules do not explain it.
+
+    Kept between saves, by all that they follow from.
+    """
+    rules = [spread.runs(False), *([spread.runs(True)] if spread.may_be_fsdp else [])]
+    fitting = [runs for runs in rules if local_shape(runs) == local]
+    if not fitting or any(runs != fitting[0] for runs in fitting):
+        return None
+    held = held_regions(fitting[0])
+    return [(Region(each.offset, each.shape), each.inner) for each in held]
 
 
 _STATE, _GROUPS, _PARAMS = "state", "param_groups", "params"
@@ -509,16 +532,16 @@ class HeldTensor(NamedTuple):
     local: Sequence[Any]
     """The tensors with its values in this process, or copies of these."""
 
-    def shards(self, *, is_part: bool) -> list[LocalShard]:
-        """Return the regions that this process is to write; an empty one for none in a part, which has
-        all keys."""
+    def shards(self, *, is_part: bool) -> Any:
+        """Return the regions that this process is to write, or a tensor that is not divided. Without
+        any, a part has an empty region, since it has all keys."""
+        if not is_divided(self.whole):
+            return self.local[0].detach()
         held = held_by(self.key, self.whole, self.local) if self.local else []
-        if not held and is_part and self.whole.ndim:
-            nothing = (0,) * self.whole.ndim
-            empty = torch.empty(nothing, dtype=self.whole.dtype)
-            return [LocalShard(empty, nothing, tuple(self.whole.shape))]
-        # A tensor that is not divided may have another shape since it was copied.
-        shape = tuple((self.whole if is_divided(self.whole) else held[0].values).shape)
+        shape = tuple(self.whole.shape)
+        if not held and is_part and shape:
+            nothing = (0,) * len(shape)
+            return [LocalShard(torch.empty(nothing, dtype=self.whole.dtype), nothing, shape)]
         return [LocalShard(each.values.detach(), each.region.offset, shape) for each in held]
 
 
@@ -614,18 +637,22 @@ class Copies:
     """Copies of tensors in memory that is kept, of one state at a time."""
 
     def __init__(self) -> None:
-        self._memory = Staging()
-        self._is_pinned = False
+        self.memory: Any = Staging()
         self._kinds: list[tuple[Any, ...]] = []
         self._places: list[Any] = []
-        self._most: int | None = None
+        self._about: tuple[Any, ...] = ()
+        self._way = False, False
 
-    def copy(self, tensors: Sequence[HeldTensor], most: int | None) -> list[HeldTensor]:
+    def copy(
+        self, tensors: Sequence[HeldTensor], most: int | None, background: bool | str
+    ) -> list[HeldTensor]:
         """Return the tensors with copies of at most ``most`` bytes, valid until the next call."""
         local = [each for tensor in tensors for each in tensor.local]
         kinds = [(type(t), t.dtype, t.layout, t.device, t.shape) for t in local]
-        if kinds != self._kinds or most != self._most:
-            self._make_places(kinds, most)
+        # A fork does not own memory that processes share.
+        about = most, background, os.getpid()
+        if kinds != self._kinds or about != self._about:
+            self._make_places(kinds, about)
         with torch.no_grad():
             copies = self._copy(local)
         rest = iter(copies)
@@ -654,7 +681,7 @@ class Copies:
                 torch.get_device_module(device).synchronize(device)
         return copies
 
-    def _make_places(self, kinds: list[tuple[Any, ...]], most: int | None) -> None:
+    def _make_places(self, kinds: list[tuple[Any, ...]], about: tuple[Any, ...]) -> None:
         self._kinds, self._places = [], []  # before other memory is made
         # A copy of the elements of such a tensor is a copy of it.
         copied = [
@@ -665,19 +692,22 @@ class Copies:
             for kind, dtype, layout, device, _ in kinds
         ]
         is_pinned = any(kind[3].type == "cuda" for kind in kinds)
-        if is_pinned != self._is_pinned:
-            self._memory = Staging(_pinned_pages if is_pinned else new_pages)
-            self._is_pinned = is_pinned
+        way = about[1] == "process", is_pinned
+        if way != self._way:
+            self.memory = Staging(_pinned_pages if is_pinned else new_pages)
+            if about[1] == "process":
+                self.memory = SharedStaging()
+            self._way = way
         sizes = [
             kind[4].numel() * kind[1].itemsize if is_copied else 0
             for kind, is_copied in zip(kinds, copied, strict=True)
         ]
-        parts = self._memory.places(sizes, most)
+        parts = self.memory.places(sizes, about[0])
         self._places = [
             _Place.of(part, kind[1], kind[4]) if is_copied else None
             for part, kind, is_copied in zip(parts, kinds, copied, strict=True)
         ]
-        self._kinds, self._most = kinds, most
+        self._kinds, self._about = kinds, about
 
 
 class _Place(NamedTuple):

@@ -43,16 +43,17 @@ from shardvar.torch.leaves import (
 )
 from shardvar.torch.storage import TensorTarget, fill_tensors, items_of
 from shardvar.verbs.arguments import texts_of
-from shardvar.verbs.background import PendingSave, Turn, save_next
+from shardvar.verbs.background import Aftercare, PendingSave, Turn, save_next
 from shardvar.verbs.load import open_checkpoint
 from shardvar.verbs.locate import Path
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.together.fence import telling
 from shardvar.verbs.together.run import Peers, Run, SaveOptions, find_run
-from shardvar.verbs.together.shares import save_with_objects
+from shardvar.verbs.together.shares import save_with_objects, source_of_shards
 from shardvar.verbs.training.resuming import gather
 from shardvar.verbs.training.states import LoadReport, check_stored_tensor, unmatched_keys
+from shardvar.verbs.writer_process import save_by_writer
 
 _TURN = Turn()
 """The saves of this process: one in the background at a time."""
@@ -72,10 +73,12 @@ def save_state(
     overwrite: bool = True,
     timeout: float = 600.0,
     digest: bool = False,
-    background: bool = False,
+    background: bool | str = False,
     busy: str = "wait",
     staging_nbytes: int | None = None,
     base: Path | None = None,
+    on_error: str = "raise",
+    on_saved: Callable[[WriteReport], object] | None = None,
 ) -> WriteReport | PendingSave:
     """Save the state of a training job; every process calls this.
 
@@ -105,9 +108,10 @@ def save_state(
     digest : bool, default False
         Keep the digest of each tensor in the checkpoint, which is the same on any mesh, as in
         ``sv.save_shards``; in the native format.
-    background : bool, default False
+    background : bool or 'process', default False
         Copy the state, return, and save the copy in another thread. What the training changes
-        after the call is not in the checkpoint.
+        after the call is not in the checkpoint. With ``'process'``, another process writes, which
+        does not share Python's global lock with the training.
     busy : {'wait', 'raise'}, default 'wait'
         Wait while a save in the background is under way, or raise ``StillSaving``.
     staging_nbytes : int, optional
@@ -115,6 +119,13 @@ def save_state(
     base : path_like, optional
         A checkpoint in the same directory, such as the one before, the same in every process. Values
         that lie in it unchanged are not written, as in ``sv.save_shards``; in the native format.
+    on_error : {'raise', 'warn'}, default 'raise'
+        With ``'warn'``, a save that fails, such as on a full disk or in a bucket that refuses, is a
+        warning in the log, and its report has the ``error``. The other values of arguments are errors
+        in any case.
+    on_saved : callable, optional
+        Called with the report once the checkpoint is durable, or has failed; in the background by
+        another thread.
 
     Returns
     -------
@@ -150,7 +161,10 @@ def save_state(
 
     In the background, an error of the thread is raised by ``join`` of the handle, or else by the
     next save. An interpreter that ends waits for the thread; a process that is killed leaves the
-    checkpoint that was there before. Copies of tensors on a GPU go to pinned memory.
+    checkpoint that was there before. Copies of tensors on a GPU go to pinned memory, and with
+    ``'process'`` to memory that the processes share. The process that writes is a new interpreter, which
+    runs nothing of the program. It is kept for the next save, and ends with the training. If it is
+    killed, the save is the error ``WorkerLost``.
 
     Examples
     --------
@@ -171,18 +185,22 @@ def save_state(
             state_of_process = held_state(leaves_of_state(state, []), format)
             if not background:
                 return state_of_process
-            copies = _COPIES.copy(state_of_process.tensors, staging_nbytes)
+            copies = _COPIES.copy(state_of_process.tensors, staging_nbytes, background)
             return replace(state_of_process, tensors=copies)
 
     def save(held: HeldState) -> WriteReport:
         with telling(find, process):
             tensors = {each.key: each.shards(is_part=options.is_part) for each in held.tensors}
             objects = held.encoded(format)
+            source = source_of_shards(tensors)
         paths = held.paths if format == "torch" else {}
         about = Metadata(user=texts, paths=paths, objects=objects, ties=held.ties)
-        return save_with_objects(find(), process, tensors, about)
+        if background == "process":
+            return save_by_writer(_COPIES.memory, find(), process, source, about, tensors)
+        return save_with_objects(find(), process, source, about, tensors)
 
-    return save_next(_TURN, str(path), held, save, busy=busy, background=background)
+    after = Aftercare(on_error, on_saved)
+    return save_next(_TURN, str(path), held, save, busy=busy, background=background, after=after)
 
 
 def load_state(

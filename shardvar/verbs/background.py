@@ -30,16 +30,26 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate
-from typing import TypeVar
+from time import perf_counter
+from typing import Any, TypeVar
 
 import numpy as np
 
 from shardvar.engine.pool import run_all
-from shardvar.errors import ArgumentError, LockHeld, StillSaving
+from shardvar.errors import (
+    ArgumentError,
+    CheckpointError,
+    InvalidCheckpoint,
+    LockHeld,
+    StillSaving,
+    StorageError,
+    log_warning,
+)
 from shardvar.forks import new_latch
 from shardvar.layout.dtypes import Array
 from shardvar.layout.region import read_integer
 from shardvar.pictures.words import human_size, message
+from shardvar.records import frozen, replace
 from shardvar.verbs.reports import WriteReport
 
 _ALIGNMENT = 64
@@ -59,11 +69,11 @@ class Staging:
 
     def __init__(self, new_buffer: Callable[[int], Array] = new_pages) -> None:
         self._new_buffer = new_buffer
-        self._buffer = np.empty(0, np.uint8)
+        self.buffer = np.empty(0, np.uint8)
 
     @property
     def nbytes(self) -> int:
-        return self._buffer.nbytes
+        return self.buffer.nbytes
 
     def places(self, nbytes: Sequence[int], most: int | None = None) -> list[Array]:
         """Return a place of uint8 for each value, valid until the next call."""
@@ -76,9 +86,9 @@ class Staging:
                 "Give more, or save without background.",
             )
         if not need <= self.nbytes <= max(need * _MOST_EMPTY, _PORTION_NBYTES):
-            self._buffer = np.empty(0, np.uint8)  # before the next one is made
-            self._buffer = self._new_buffer(need)
-        buffer = self._buffer
+            self.buffer = np.empty(0, np.uint8)  # before the next one is made
+            self.buffer = self._new_buffer(need)
+        buffer = self.buffer
         return [buffer[start : start + each] for start, each in zip(starts, nbytes, strict=False)]
 
     def copy(self, arrays: Sequence[Array], most: int | None = None) -> list[Array]:
@@ -92,7 +102,7 @@ class Staging:
         return copies
 
     def clear(self) -> None:
-        self._buffer = np.empty(0, np.uint8)
+        self.buffer = np.empty(0, np.uint8)
 
 
 def copy_arrays(targets: Sequence[Array], sources: Sequence[Array]) -> None:
@@ -315,6 +325,33 @@ def start_save(
     return pending
 
 
+def check_background(background: Any, *others: str) -> None:
+    if background not in (False, True, *others):
+        which = " or ".join(map(repr, (True, *others)))
+        raise ArgumentError(f"background={background!r} is unknown.", f"Give {which}, or False.")
+
+
+@frozen
+class Aftercare:
+    """The choices of a caller for the end of a save."""
+
+    on_error: str = "raise"
+    """``"warn"`` to log a failure, and to go on."""
+    on_saved: Callable[[WriteReport], object] | None = None
+    """Called with the report, where the save ends."""
+
+    def __post_init__(self) -> None:
+        if self.on_error not in ("raise", "warn"):
+            raise ArgumentError(
+                f"on_error={self.on_error!r} is unknown.", "Give 'raise' or 'warn'."
+            )
+
+    def is_borne(self, error: BaseException) -> bool:
+        """Return True for a failure of the machine, or of another process, with which the training goes on."""
+        is_failure = isinstance(error, StorageError | CheckpointError)
+        return self.on_error == "warn" and is_failure and not isinstance(error, InvalidCheckpoint)
+
+
 def save_next(
     turn: Turn,
     path: str,
@@ -322,20 +359,46 @@ def save_next(
     save: Callable[[Held], WriteReport],
     *,
     busy: str,
-    background: bool,
+    background: bool | str,
+    after: Aftercare,
 ) -> WriteReport | PendingSave:
     """In the background, ``held`` returns a copy of the values."""
+    check_background(background, "process")
+    began, blocked = perf_counter(), list[float]()
+
+    def end(work: Callable[[], WriteReport]) -> WriteReport:
+        try:
+            report = work()
+        except Exception as error:
+            if not after.is_borne(error):
+                raise
+            log_warning(f"{path} was not saved: {error}")
+            report = WriteReport(path, "", "", 0, 0, 0, (), 0, 0, 0, 0, error=error)
+        seconds = perf_counter() - began
+        blocked.append(seconds)
+        report = replace(report, blocked_seconds=blocked[0], durable_seconds=seconds)
+        if after.on_saved:
+            after.on_saved(report)
+        return report
+
     turn.take_next(busy)
     if not background:
         turn.give_back()
-        return save(held())
+        return end(lambda: save(held()))
     try:
         turn.name(path)
-        copied = held()
-    except BaseException:
-        turn.give_back()
-        raise
-    return start_save(path, partial(save, copied), turn, is_kept=True)
+        work = partial(save, held())
+    except BaseException as error:
+        if not after.is_borne(error):
+            turn.give_back()
+            raise
+        work = partial(fail, error)
+    blocked.append(perf_counter() - began)
+    return start_save(path, partial(end, work), turn, is_kept=True)
+
+
+def fail(error: BaseException, _held: object = None) -> WriteReport:
+    raise error
 
 
 def _watch(future: "Future[WriteReport]", path: str, process: int) -> None:

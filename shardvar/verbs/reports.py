@@ -108,6 +108,13 @@ class WriteReport:
     """The report of each checkpoint, if a map makes one a rank, or of each component of a pipeline."""
     dry_run: bool = False
     """True if nothing was written."""
+    blocked_seconds: float | None = field(default=None, compare=False)
+    """Seconds until a save of a training state returned to its caller; None of other writes."""
+    durable_seconds: float | None = field(default=None, compare=False)
+    """Seconds from the call until the checkpoint was whole; in the report that ``SavedSteps`` with
+    ``durable`` gives to ``on_saved``, until its copy was."""
+    error: Exception | None = None
+    """The error of a save that failed with ``on_error='warn'``, and then nothing was written."""
     planned: EntryTable | None = field(default=None, repr=False, compare=False)
     """The entries that would be written, for pictures; None after a write. Not in JSON."""
     map: "MapReport | None" = field(default=None, repr=False, compare=False)
@@ -123,12 +130,20 @@ class WriteReport:
         return self.path
 
     def __str__(self) -> str:
+        if self.error is not None:
+            return f"{printable(self.path)} was not saved: {self.error}"
         lost = lines_of_problems("lost: ", self.lost, everything=True)
         return "\n".join([*sizes_of_write(self), *lost, *facts_of_write(self)])
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object with stable keys."""
-        fields = fields_as_json(self, "planned")
+        about = {
+            "blocked_seconds": self.blocked_seconds,
+            "durable_seconds": self.durable_seconds,
+            "error": self.error and str(self.error),
+        }
+        fields = fields_as_json(self, "planned", *about)
+        fields |= {name: value for name, value in about.items() if value is not None}
         return {"schema": SCHEMA, **fields, "num_files": self.num_files}
 
     def _repr_html_(self) -> str:

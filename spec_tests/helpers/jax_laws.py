@@ -28,6 +28,7 @@ from shardvar.errors import (
     CorruptCheckpoint,
     ShardvarError,
     StillSaving,
+    StorageError,
     TargetExists,
     UnsupportedError,
 )
@@ -521,6 +522,33 @@ def a_save_in_the_background_has_the_values_of_its_call(folder: Path) -> None:
         staging_nbytes=10,
     )
     same(shardvar.jax.load(folder / "ck", state(0)), state(1))
+
+
+@law
+def a_process_writes_the_values_of_the_call(folder: Path) -> None:
+    """Arrays that were donated or changed since are as they were, in formats with shares and without."""
+    import jax
+
+    import shardvar.jax
+
+    place = next(each for each in shardings((8, 4)) if len(each.device_set) == 8)
+    step = jax.jit(lambda w: w + 1, donate_argnums=0)
+
+    def state(number: int) -> dict[str, Any]:
+        w = jax.device_put(np.full((8, 4), number, np.float32), place)
+        return {"w": w, "half": jax.numpy.ones(3, jax.numpy.bfloat16), "n": np.full(3, number)}
+
+    for number, form in enumerate(("shardvar", "orbax", "shardvar")):
+        mine, path = state(number), folder / f"{form}-{number}"
+        pending = shardvar.jax.save(path, mine, run="1", format=form, background="process")
+        mine["w"], mine["n"][:] = step(mine["w"]), 9
+        assert pending.result().blocked_seconds > 0
+        same(shardvar.jax.load(path, state(7)), state(number))
+        shardvar.jax.save(folder / f"plain-{number}", state(number), run="1", format=form)
+        assert sv.diff(path, folder / f"plain-{number}").equal
+    (folder / "file").write_text("in the way")
+    failed = shardvar.jax.save(folder / "file" / "ck", state(1), run="1", on_error="warn")
+    assert isinstance(failed.error, StorageError)
 
 
 @law

@@ -114,6 +114,30 @@ def test_what_changes_after_the_call_is_not_in_the_checkpoint(
         assert sv.verify(tmp_path / "ck").ok
 
 
+@pytest.mark.parametrize("form", ["shardvar", "torch"])
+def test_a_process_writes_the_bytes_of_the_call(form: str, tmp_path: Path) -> None:
+    def payloads(folder: Path) -> list[bytes]:
+        return [each.read_bytes() for each in sorted(folder.iterdir()) if each.suffix != ".svindex"]
+
+    for seed in range(3):
+        state, expected = trained(seed), trained(seed)
+        for each in (state, expected):
+            each["more"] = torch.arange(float(seed))
+        pending = face.save(
+            tmp_path / "a" / "ck", state, run="1", format=form, background="process"
+        )
+        mutate(state)
+        report = pending.result()
+        plain = face.save(tmp_path / "b" / "ck", expected, run="1", format=form)
+        assert str(report) == str(plain).replace("/b/", "/a/")
+        if form == "shardvar":
+            assert payloads(tmp_path / "a") == payloads(tmp_path / "b")
+        assert sv.diff(tmp_path / "a" / "ck", tmp_path / "b" / "ck").equal
+        found = emptied(expected)
+        face.load(tmp_path / "a" / "ck", found)
+        assert differences(found, expected) == []
+
+
 def test_the_copies_lie_in_the_same_memory(gate: threading.Event, tmp_path: Path) -> None:
     gate.set()
     seen = set()
@@ -214,3 +238,56 @@ shardvar.torch.save(sys.argv[1], {"step": 2, "w": torch.ones(5)}, run="2", backg
         state = {"step": 0, "w": torch.zeros(5)}
         face.load(path, state)
         assert state["step"] == step, json.dumps(step)
+
+
+@pytest.mark.parametrize(
+    "changed", ["nothing", "key", "dtype", "shape", "placement", "local", "format"]
+)
+def test_what_is_kept_between_saves_is_of_the_same_state(changed: str, tmp_path: Path) -> None:
+    """Regions of tensors on a mesh are kept by all that they follow from: after one change the bytes are those
+    of a program that has kept nothing."""
+    from torch.distributed.tensor import Replicate, Shard
+
+    from shardvar.torch import leaves
+
+    class Mesh:
+        """A mesh of four devices, seen from one of them."""
+
+        shape = (4,)
+
+        def get_coordinate(self) -> list[int]:
+            return [1]
+
+    def regions(shape: tuple[int, ...], place: Any, local: tuple[int, ...]) -> Any:
+        class Divided:
+            device_mesh, placements = Mesh(), (place,)
+
+        tensor: Any = Divided()
+        tensor.shape = torch.Size(shape)
+        try:
+            held, is_first = leaves._of_dtensor(tensor, [torch.zeros(local)])
+        except UnsupportedError as error:
+            return str(error)
+        return [(str(each.region), each.values.shape) for each in held], is_first
+
+    shape, place, local = (8, 6), Shard(0), (2, 6)
+    kept = regions(shape, place, local)
+    shape = (7, 6) if changed == "shape" else shape
+    place = Replicate() if changed == "placement" else place
+    local = (3, 6) if changed == "local" else local
+    found = regions(shape, place, local)
+    leaves._regions_of.cache_clear()
+    assert found == regions(shape, place, local)
+    assert (found == kept) is (changed in ("nothing", "key", "dtype", "format", "shape"))
+
+    state = {"a": torch.arange(6.0), "b": torch.ones(2, 2)}
+    face.save(tmp_path / "first", state, run="1", background=True).result()
+    state = {"c" if changed == "key" and key == "a" else key: each for key, each in state.items()}
+    if changed in ("dtype", "shape"):
+        state["b"] = torch.ones(2, 2).int() if changed == "dtype" else torch.ones(3, 1)
+    form = "torch" if changed == "format" else "shardvar"
+    face.save(tmp_path / "now", state, run="1", background=True, format=form).result()
+    training_states._COPIES.__init__()  # type: ignore[misc]
+    face.save(tmp_path / "fresh", state, run="1", background=True, format=form).result()
+    assert sv.diff(tmp_path / "now", tmp_path / "fresh").equal
+    assert [*sv.load(tmp_path / "now")] == [*sv.load(tmp_path / "fresh")] == sorted(state)

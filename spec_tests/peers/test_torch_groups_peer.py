@@ -105,6 +105,25 @@ def restore():
         print(found.number, given["w"].tolist())
 
 
+def writers():
+    from shardvar.verbs.writer_process import WRITER_PROCESS
+    how = {"background": "process", "on_error": "warn", "timeout": 150}
+    since = time.monotonic()
+    for run in "123":
+        values = {"w": torch.full((4,), float(run)), f"of-{rank}": torch.ones(rank)}
+        if run == "2" and rank == 1:
+            os.kill(WRITER_PROCESS._child.process.pid, signal.SIGSTOP)
+        pending = face.save(f"{folder}/ck", values, run=run, **how)
+        if run == "2" and rank == 1:
+            time.sleep(0.5)
+            WRITER_PROCESS._child.process.kill()
+        error = pending.result().error
+        print(json.dumps([type(error).__name__, str(error), time.monotonic() - since]))
+        dist.barrier()
+    face.load(f"{folder}/ck", values, strict=False)
+    print(json.dumps(values["w"].tolist()))
+
+
 globals()[job]()
 sys.stdout.flush()
 if job != "dies":
@@ -177,3 +196,14 @@ def test_a_store_that_does_not_answer_keeps_no_process_from_the_end_of_its_timeo
         with pytest.raises(sv.errors.IncompleteCheckpoint, match="did not come within 1 s"):
             gather(face._Group(), (process, 2), [1], 1)
     stopped.set()
+
+
+def test_a_writer_that_is_killed_is_an_error_of_all_processes_at_once_and_the_next_save_works(
+    tmp_path: Path,
+) -> None:
+    """The writers ask for the other processes through the processes that train."""
+    for lines in run("writers", tmp_path):
+        first, second, third, values = map(json.loads, lines)
+        assert first[0] == third[0] == "NoneType"
+        assert second[0] == "WorkerLost" and "ck was ended by signal 9" in second[1]
+        assert second[2] < 140 and values == [3.0] * 4

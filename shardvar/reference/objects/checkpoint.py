@@ -56,7 +56,7 @@ from shardvar.reference.tracking import ContainerNode, ObjectGraph, Stateful, Tr
 from shardvar.reference.variables import ResourceVariable, Variable, VariableInterface
 from shardvar.reference.variables.values import holding
 from shardvar.verbs.arguments import as_array, check_mapping, check_policy, check_string, texts_of
-from shardvar.verbs.background import PendingSave, Turn, start_save
+from shardvar.verbs.background import PendingSave, Turn, check_background, start_save
 from shardvar.verbs.load import open_checkpoint
 from shardvar.verbs.locate import Location, Path, find_target
 from shardvar.verbs.reports import WriteReport
@@ -508,6 +508,7 @@ class Checkpoint(Trackable):
         >>> [os.path.basename(checkpoint.save(prefix)) for _ in range(2)]
         ['ckpt-1', 'ckpt-2']
         """
+        check_background(background)
         series = find_series(file_prefix, format)
         save_options = ObjectOptions(
             policy_of(policy, options), texts_of(metadata), force, is_new=not force

@@ -185,6 +185,20 @@ def remember(key: tuple[int, str, str, int], token: str) -> None:
         failed.pop(old, None)
 
 
+Failed = list[tuple[tuple[str, str, int], str]]
+"""``failed`` of one process, without its number."""
+
+
+def failed_here() -> Failed:
+    return [(key[1:], token) for key, token in failed.items() if key[0] == os.getpid()]
+
+
+def fail_here(tokens: Failed) -> None:
+    """Remember errors that were raised for this process in another one."""
+    for key, token in tokens:
+        remember((os.getpid(), *key), token)
+
+
 def identity(run: Run) -> tuple[int, str, str]:
     return os.getpid(), run.path, run.fixed_token
 
@@ -378,7 +392,8 @@ class _Data:
             others = call.held
         if not self.nonce or not self.dropped <= others:
             self.nonce = secrets.token_hex(8)
-            self.dropped = others.intersection(slice_names(self.held.slices))
+            names = slice_names(self.held.slices) if others else ()
+            self.dropped = others.intersection(names)
             self.name, self.content = write_share(run, self.held, self.nonce, self.dropped)
 
     def answer(self, run: Run, token: str) -> bool:

@@ -200,7 +200,9 @@ def write_share(
     """Write the data file of a process; return its name, and the content of the index."""
     # Plan.
     others = set(dropped)
-    is_dropped = np.array([name in others for name in slice_names(held.slices)], np.bool)
+    is_dropped = np.zeros(len(held.slices), np.bool)
+    if others:
+        is_dropped[:] = [name in others for name in slice_names(held.slices)]
     kept, left = np.flatnonzero(~is_dropped), np.flatnonzero(is_dropped)
     base, referred = held.base, left[:0]
     if base is not None:

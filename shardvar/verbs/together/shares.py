@@ -71,7 +71,14 @@ from shardvar.verbs.together.fence import (
 from shardvar.verbs.together.run import Run, SaveOptions, find_run, indexes_of
 from shardvar.verbs.together.share_files import NOT_WRITTEN, Holding, plan_file, plan_of_slices
 from shardvar.verbs.together.share_hashes import OlderIndex, ShareBase, find_older
-from shardvar.verbs.writing import PEAK_NBYTES, WritePlan, check_may_write, report_of
+from shardvar.verbs.writing import (
+    PEAK_NBYTES,
+    WritePlan,
+    carry_out,
+    check_may_write,
+    plan_checkpoint,
+    report_of,
+)
 
 # --- Local shards: a tensor that is cut over processes is in none of them whole
 
@@ -150,12 +157,12 @@ def source_of_shards(tensors: LocalTensors) -> ArraySource:
     check_keys(list(tensors))
     rows: list[tuple[str, str, Shape]] = []
     which: list[int] = []
-    regions: list[Region] = []
+    offsets, shapes = list[Shape](), list[Shape]()
     arrays: list[npt.NDArray[Any] | LazyPayload] = []
     for key, value in tensors.items():
-        for shard in _shards_of(key, value):
-            array = as_values(key, shard.array)
-            row = key, stored_dtype(key, array), shard.full_shape
+        for values, offset, full_shape in _shards_of(key, value):
+            array = as_values(key, values)
+            row = key, stored_dtype(key, array), full_shape or tuple(array.shape)
             if not rows or rows[-1][0] != key:
                 rows.append(row)
             elif rows[-1] != row:
@@ -165,20 +172,21 @@ def source_of_shards(tensors: LocalTensors) -> ArraySource:
                 )
                 raise InconsistentTensor(cause, "Give one dtype and one full shape.")
             which.append(len(rows) - 1)
-            regions.append(shard.region)
+            offsets.append(offset or (0,) * len(array.shape))
+            shapes.append(tuple(array.shape))
             arrays.append(array)
     keys = [key for key, _, _ in rows]
     codes = np.array([code(dtype) for _, dtype, _ in rows], np.int64)
     table = TensorTable(keys, codes, *pad([shape for _, _, shape in rows], fill=1))
-    offset = pad([region.offset for region in regions], fill=0)[1]
-    shape = pad([region.shape for region in regions], fill=1)[1]
-    slices = SliceTable.of(table, np.array(which, np.int64), offset, shape)
+    columns = pad(offsets, fill=0)[1], pad(shapes, fill=1)[1]
+    slices = SliceTable.of(table, np.array(which, np.int64), *columns)
     return array_source(slices, arrays)
 
 
-def _shards_of(key: str, value: Any) -> Iterator[LocalShard]:
+def _shards_of(key: str, value: Any) -> Iterator[tuple[Any, Shape, Shape]]:
+    """Yield values, each with the offset of its region and the full shape; empty of a whole tensor."""
     if isinstance(value, LocalShard):
-        yield value
+        yield value.array, value.offset, value.full_shape
         return
     # A process that holds no region of a tensor may give an empty list; it is not an array without
     # elements.
@@ -189,10 +197,9 @@ def _shards_of(key: str, value: Any) -> Iterator[LocalShard]:
             if not isinstance(each, LocalShard):
                 cause = f"{key!r} has a {type(each).__name__} among its local shards."
                 raise ArgumentError(cause, "Give only local shards, each an sv.LocalShard.")
-            yield each
+            yield each.array, each.offset, each.full_shape
         return
-    array: Any = as_values(key, value)
-    yield LocalShard(array, (0,) * len(array.shape), array.shape)
+    yield value, (), ()
 
 
 # --- The public functions
@@ -314,9 +321,15 @@ def save_shards(
 
 
 def save_with_objects(
-    saved: Run, process: int, tensors: LocalTensors, about: Metadata
+    saved: Run,
+    process: int,
+    tensors: LocalTensors | ArraySource,
+    about: Metadata,
+    keys: Iterable[str] = (),
 ) -> WriteReport:
-    """Values of a training state that other processes write have no shards here."""
+    """Values of a training state that other processes write have no shards here.
+
+    ``keys`` are those of the tensors of a state, which a source does not have."""
     # Check, and plan.
     options = saved.options
     about = replace(about, description=DESCRIPTION, writer=WRITER)
@@ -330,8 +343,10 @@ def save_with_objects(
     with telling(lambda: saved, process) if options.commit else nullcontext():
         older = None if options.base is None else find_older(options.base, saved.target)
         held, work = _plan(saved, process, tensors, about, older)
-    keys = frozenset({*tensors, *about.objects, *about.ties}) if options.is_state else None
-    held = replace(held, digests=options.digest, keys=keys)
+    if not isinstance(tensors, ArraySource):
+        keys = tensors
+    of_state = frozenset({*keys, *about.objects, *about.ties}) if options.is_state else None
+    held = replace(held, digests=options.digest, keys=of_state)
     # Move, and commit.
     if not options.commit:
         save_open(saved, held)
@@ -340,6 +355,31 @@ def save_with_objects(
     else:
         save_called(saved, held)
     return _report_of_share(held, work)
+
+
+def save_alone(
+    target: Location, source: ArraySource, about: Metadata, options: SaveOptions
+) -> WriteReport:
+    """Write the state of a job of one process; slices are joined as the format requires."""
+    form = target.format
+    if about.objects and not form.capabilities.holds_objects:
+        cause = f"The format {form.name} cannot hold {next(iter(about.objects))!r}, an object."
+        raise UnsupportedError(cause, "Leave it out of the state, or save in the format shardvar.")
+    work = plan_checkpoint(
+        target,
+        source.index.entries,
+        policy=None,
+        partition=None,
+        metadata=replace(about, writer=WRITER),
+        force=options.force,
+        replace_atomically=True,
+        source=source,
+    )
+    if options.digest:
+        from shardvar.verbs.compare.claims import digest_arrays  # only where digests are kept
+
+        work = digest_arrays(work, source)
+    return carry_out(work, source, None, lambda _: None)
 
 
 @named_arguments
@@ -409,7 +449,11 @@ def commit_shards(
 
 
 def _plan(
-    saved: Run, process: int, tensors: LocalTensors, about: Metadata, older: OlderIndex | None
+    saved: Run,
+    process: int,
+    tensors: LocalTensors | ArraySource,
+    about: Metadata,
+    older: OlderIndex | None,
 ) -> tuple[Holding, WritePlan]:
     # Check.
     target, form = saved.target, saved.form
@@ -422,7 +466,7 @@ def _plan(
                 f"The format {form.name} cannot hold the object {key!r}, whose class is not plain."
             )
             raise UnsupportedError(cause, "Save in the format torch.")
-    source = source_of_shards(tensors)
+    source = tensors if isinstance(tensors, ArraySource) else source_of_shards(tensors)
     check_share(source.index.entries, process)
     _check_cuts(source.index.entries.slices, form)
     # Plan: every local shard is a slice of the file of this process. No policy, since the file need not

@@ -35,8 +35,8 @@ class Carrier:
     ) -> None:
         self._target, self._copy, self._choose = target, copy, choose
         self._changed = Condition()
-        self._next: dict[int, Any] = {}
-        """The steps that wait, each with its save if that may be under way."""
+        self._next: dict[int, tuple[Any, Callable[[], None]]] = {}
+        """The steps that wait, each with its save if that may be under way, and what follows the copy."""
         self._now: int | None = None
         self._is_running = False
         self._error: BaseException | None = None
@@ -47,12 +47,12 @@ class Carrier:
         with self._changed:
             return {self._now, *self._next}
 
-    def take(self, number: int, pending: Any) -> None:
-        """Copy a step once its save has ended."""
+    def take(self, number: int, pending: Any, then: Callable[[], None]) -> None:
+        """Copy a step once its save has ended, and call ``then``."""
         with self._changed:
             if self._choose is None:
                 self._next.clear()
-            self._next[number] = pending
+            self._next[number] = pending, then
             if not self._is_running:
                 self._is_running = True
                 Thread(target=self._run, name="shardvar-carrier").start()
@@ -78,12 +78,12 @@ class Carrier:
                     number = self._choose(self._waiting)
                 with self._changed:
                     number = number if self._choose else max(self._next)
-                    pending = self._next[number]
+                    pending, then = self._next[number]
                     self._now = number
                     self._drop(number)
-                if pending is not None:
-                    pending.result()
-                self._copy(number)
+                if pending is None or getattr(pending.result(), "error", None) is None:
+                    self._copy(number)
+                    then()
             except BaseException as failed:  # noqa: BLE001 - it is raised where the copies are awaited
                 error = failed
                 log_warning(f"{self._target(number)} was not written: {failed}")

@@ -38,9 +38,10 @@ A step that is broken is passed over and never removed; neither is a file that i
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
+from time import perf_counter
 from typing import Any, Self, cast
 
 from shardvar.errors import (
@@ -59,9 +60,12 @@ from shardvar.errors import (
 from shardvar.formats.table import format_named, names_of_target, usual_name
 from shardvar.layout.region import read_integer
 from shardvar.planning.index import PART
+from shardvar.records import replace
 from shardvar.verbs.arguments import check_string, texts_of
+from shardvar.verbs.background import Aftercare, Turn, fail, save_next
 from shardvar.verbs.locate import Path
 from shardvar.verbs.remove import remove_found, remove_leftovers
+from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.together.run import Run, SaveOptions, saving_parts
 from shardvar.verbs.training.carrier import Carrier, called, copy_step, run_of_copy, save_part
 from shardvar.verbs.training.resuming import Meetings, resume
@@ -77,7 +81,7 @@ from shardvar.verbs.training.step_records import (
     StepRecord,
     StepRules,
     best_steps,
-    check_takes_base,
+    check_takes,
     check_value,
     find_leftovers,
     find_steps,
@@ -118,6 +122,13 @@ class SavedSteps:
     shared : bool, default True
         All processes see the same ``directory``. With False it is on a disk of each node, and
         ``durable`` is what they share: see the notes.
+    on_error : {'raise', 'warn'}, default 'raise'
+        With ``'warn'``, a save or a copy that fails, such as on a full disk or in a bucket that refuses, is
+        a warning in the log. The report of the save has the ``error``, and the training goes on.
+    on_saved : callable, optional
+        Called with the report of each save, in the thread in which it ends: when it is durable, or has
+        failed. In a process that copies to ``durable``, that is when the copy is whole; not of a step
+        that is passed over, or whose copy fails.
 
     Raises
     ------
@@ -172,6 +183,8 @@ class SavedSteps:
         timeout: float = 600.0,
         durable: "Path | SavedSteps | None" = None,
         shared: bool = True,
+        on_error: str = "raise",
+        on_saved: Callable[[WriteReport], object] | None = None,
     ) -> None:
         try:
             self._directory = os.fsdecode(directory)
@@ -184,6 +197,10 @@ class SavedSteps:
             raise ArgumentError(cause, "Give a bare name, such as 'step'.")
         self._rules = StepRules(keep_last, keep_every, keep_best, mode)
         self._using: Framework = Arrays() if using is None else using
+        self._after = Aftercare(on_error, on_saved)
+        for option, is_given in (("on_error", on_error != "raise"), ("on_saved", on_saved)):
+            if is_given:
+                check_takes(self._using.save, option, f"{option}=", "Leave it out.")
         self._name = name
         self._known: dict[int, StepRecord] = {}
         self._damaged: set[int] = set()
@@ -314,12 +331,13 @@ class SavedSteps:
         metadata : mapping of str to str, optional
             More texts to keep in the checkpoint.
         **options : Any
-            More arguments of the function that saves, such as ``format`` or ``background``.
+            More arguments of the function that saves, such as ``format``, or ``background=True`` or
+            ``'process'``, as ``shardvar.torch.save`` has it.
 
         Returns
         -------
         Any
-            The result of the function that saves. With ``background=True``, the save in progress:
+            The result of the function that saves. With ``background``, the save in progress:
             steps are removed once it is done, by the next call of ``save``, ``restore`` or
             ``wait``, which also raises its error unless you have seen it.
 
@@ -344,11 +362,19 @@ class SavedSteps:
         if given is not None and given != given:
             self._warn(f"step {number} has the value NaN, and is never the best")
         if incremental:
-            check_takes_base(self._using.save)
+            remedy = "Leave it out, and save whole steps."
+            check_takes(self._using.save, "base", "incremental=True", remedy)
         self._wait_for_save()
         if not self._shared:
             self._check_takes_parts(options.get("format"), incremental)
-        whole = self._whole()
+        try:
+            whole = self._whole()
+        except StorageError as error:
+            if not self._after.is_borne(error):
+                raise
+            is_later, failed = bool(options.get("background")), partial(fail, error)
+            how: dict[str, Any] = {"busy": "wait", "background": is_later, "after": self._after}
+            return save_next(Turn(), self.path_of(number), lambda: None, failed, **how)
         self._check_order(number, whole)
         texts |= self._marks(number, options)
         damaged = sorted(self._damaged - {number})
@@ -364,8 +390,11 @@ class SavedSteps:
         form = options.get("format") or ""
         # A path without an ending would be a folder of a format with a usual name.
         place = names_of_target(path, form)[1] if usual_name(form) else path
+        after, copied = self._aftercare(perf_counter())
         with nullcontext() if self._shared else saving_parts():
-            result = self._using.save(place, state, run=run, metadata=texts, **options)
+            result = self._using.save(place, state, run=run, metadata=texts, **{**after, **options})
+        if getattr(result, "error", None) is not None:
+            return result
         self._last = number
         self._damaged.discard(number)
         if options.get("background"):
@@ -373,8 +402,26 @@ class SavedSteps:
         else:
             self._remove_others()
         if self._carrier and self._durable:
-            self._carrier.take(number, self._pending)
+            self._carrier.take(number, self._pending, copied)
         return result
+
+    def _aftercare(self, began: float) -> tuple[dict[str, Any], Callable[[], None]]:
+        """Return arguments of the function that saves, and what is done after the copy."""
+        on_saved = self._after.on_saved
+        saved = list[WriteReport]()
+
+        def keep(report: WriteReport) -> None:
+            saved.append(report)
+            if on_saved and report.error is not None:
+                on_saved(report)
+
+        def copied() -> None:
+            if on_saved:
+                on_saved(replace(saved[-1], durable_seconds=perf_counter() - began))
+
+        after = {"on_error": self._after.on_error} if self._after.on_error != "raise" else {}
+        hook = keep if self._carrier else on_saved
+        return after | ({"on_saved": hook} if on_saved else {}), copied
 
     def restore(self, *arguments: Any, step: int | None = None, **options: Any) -> Any:
         """Load the newest whole step; every process calls this.
@@ -466,13 +513,16 @@ class SavedSteps:
         """
         self._wait_for_save()
         if self._carrier:
-            self._carrier.wait()
+            try:
+                self._carrier.wait()
+            except Exception as error:  # which is in the log
+                if not self._after.is_borne(error):
+                    raise
             self._remove_others()
 
     def _wait_for_save(self) -> None:
         pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.result()
+        if pending is not None and getattr(pending.result(), "error", None) is None:
             self._remove_others()
 
     def __enter__(self) -> Self:

@@ -25,6 +25,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol, Self, runtime_checkable
 
 from shardvar.errors import (
@@ -40,10 +41,13 @@ from shardvar.formats.unfinished import are_of_removal, files_left, is_share_fil
 from shardvar.planning.index import PART
 from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
+from shardvar.verbs.arguments import as_array, check_mapping
+from shardvar.verbs.background import Aftercare, Staging, Turn, save_next
 from shardvar.verbs.load import load
 from shardvar.verbs.locate import Location, SplitPath, found_at, several
 from shardvar.verbs.reader import Reader, first_fault
 from shardvar.verbs.remove import lock_files
+from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.save import save
 
 __all__ = ["RestoredStep", "SavedStep"]
@@ -152,10 +156,45 @@ class Arrays:
     """Arrays of NumPy in one process."""
 
     def save(
-        self, path: str, state: Any, *, run: str, metadata: Mapping[str, str], **options: Any
+        self,
+        path: str,
+        state: Any,
+        *,
+        run: str,
+        background: bool | str = False,
+        busy: str = "wait",
+        on_error: str = "raise",
+        on_saved: Callable[[WriteReport], object] | None = None,
+        **options: Any,
     ) -> Any:
         del run
-        return save(path, state, metadata=metadata, **options)
+
+        def held() -> Any:
+            if not background:
+                return state
+            check_mapping(state, "keys to arrays")
+            arrays = {key: as_array(key, value) for key, value in state.items()}
+            plain = {key: each for key, each in arrays.items() if not each.dtype.hasobject}
+            copies = dict(zip(plain, self._memory(background).copy([*plain.values()]), strict=True))
+            return {key: copies[key] if key in copies else arrays[key].copy() for key in arrays}
+
+        def write(arrays: Any) -> WriteReport:
+            call = partial(save, path, arrays, **options)
+            if background != "process":
+                return call()
+            from shardvar.verbs.writer_process import WRITER_PROCESS
+
+            return WRITER_PROCESS.run(path, call, self._memory(background))
+
+        after = Aftercare(on_error, on_saved)
+        return save_next(_TURN, path, held, write, busy=busy, background=background, after=after)
+
+    def _memory(self, background: bool | str) -> Any:
+        if background not in _MEMORIES:
+            from shardvar.verbs.writer_process import SharedStaging
+
+            _MEMORIES[background] = SharedStaging() if background == "process" else Staging()
+        return _MEMORIES[background]
 
     def load(self, path: str, *arguments: Any, **options: Any) -> Any:
         return load(path, *arguments, **options)
@@ -164,15 +203,19 @@ class Arrays:
         return 0, 1
 
 
+_TURN = Turn()
+_MEMORIES: dict[bool | str, Staging] = {}
+"""The memory for copies, for each way to save in the background."""
+
+
 def takes(function: Callable[..., Any], name: str) -> bool:
     parameters = inspect.signature(function).parameters
     return name in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
 
 
-def check_takes_base(function: Callable[..., Any]) -> None:
-    if not takes(function, "base"):
-        cause = "incremental=True: the function that saves has no argument base."
-        raise UnsupportedError(cause, "Leave it out, and save whole steps.")
+def check_takes(function: Callable[..., Any], name: str, why: str, remedy: str) -> None:
+    if not takes(function, name):
+        raise UnsupportedError(f"{why}: the function that saves has no argument {name}.", remedy)
 
 
 def check_value(form: object) -> None:

@@ -15,6 +15,7 @@ A *look* is a listing by a process that waits for others. A listing is a request
 
 import heapq
 import pickle
+import resource
 import threading
 import time
 from collections import Counter
@@ -292,6 +293,9 @@ def _save_remote(process: int, count: int, server: Any, results: Any) -> None:
 def run_processes(count: int) -> tuple[float, dict[object, Counter[str]]]:
     """Return the seconds of a save by real processes, and the requests of each."""
     fork = get_context("fork")
+    # Each thread of a process has a connection, and the server a file for each.
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with _Server(address=("127.0.0.1", 0), ctx=fork) as manager:
         server, results = manager.bucket(), fork.SimpleQueue()
         start = time.perf_counter()

@@ -50,6 +50,8 @@ class Sizes:
     """A folder that loaders of inference engines load."""
     latency_slices: int = 1_000
     """Slices that are read from a store that answers late."""
+    joint_processes: int = 512
+    """Processes that save one checkpoint."""
     seconds: float = 4.0
     """Time for the pairs of one ratio; up to twice as long where fewer than five pairs fit into
     it."""
@@ -79,6 +81,7 @@ QUICK = Sizes(
     growth_workers=4,
     loaded_nbytes=GIB // 16,
     latency_slices=200,
+    joint_processes=8,
     seconds=1.0,
     processes=3,
 )

@@ -45,6 +45,7 @@ SUBJECTS = (
         "torch_checkpoints",
         "orbax_checkpoints",
         "jobs",
+        "joint",
         "objects",
         "policies",
         "formats",

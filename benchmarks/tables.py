@@ -3,6 +3,7 @@
     listing       a figure a row
     by_peer       a library a row, what is done a column
     by_workers    a store a row, a number of workers a column
+    by_count      what is counted a row, a number of processes a column
     by_size       a program a row, three sizes a column, and how the time grows
 
 Every figure that is measured is in a table; ``unlisted`` finds those that are in none.
@@ -122,6 +123,22 @@ def by_size(figures: list[Figure]) -> Lines:
     return [*_grid([heads, *body]), *_notes(figures), *_failures(figures)]
 
 
+def by_count(figures: list[Figure]) -> Lines:
+    """What is counted a row, a number of processes a column."""
+    counts = sorted({figure.size for figure in figures if figure.size is not None})
+    cells = {(figure.subject, figure.against, figure.size): figure.measured for figure in figures}
+    body = [
+        [
+            subject.partition(": ")[2],
+            how,
+            *(cells.get((subject, how, each), "-") for each in counts),
+        ]
+        for subject, how in dict.fromkeys(key[:2] for key in cells if key[2] is not None)
+    ]
+    heads = ["what", "how", *(f"{each:,}" for each in counts)]
+    return [*_grid([heads, *body]), *_notes(figures), *_failures(figures)]
+
+
 def _point(curve: Curve, size: int) -> str:
     return seconds_text(curve.points[size]) if size in curve.points else "-"
 
@@ -229,6 +246,7 @@ TABLES: dict[str, Table] = {
     "redistribution": _of("redistribution"),
     "formats": _of("torch_checkpoints", "orbax_checkpoints"),
     "jobs": _of("jobs"),
+    "joint": Table({"joint": everything}, by_count),
     "each format": _of("formats"),
     "loaders": _of("loaders"),
     "latency": _of("latency"),

@@ -170,7 +170,8 @@ class Evidence:
         if self.watch:
             for row, begin, count in zip(rows.tolist(), begins, nbytes.tolist(), strict=True):
                 self.watch(row, buffer[begin : begin + count])
-        self._take(rows, starts, nbytes, buffer, begins)
+        if self.takes_checksums:
+            self.take(rows, starts, nbytes, buffer, begins)
         return buffer, begins
 
     def read_runs(
@@ -187,7 +188,9 @@ class Evidence:
         self.source.read_into(self.entries, row, begin, block)
         starts = np.arange(begin, end, step)
         sizes = np.minimum(step, end - starts)
-        self._take(np.full(len(starts), row), starts, sizes, block, (starts - begin).tolist())
+        if self.takes_checksums:
+            rows = np.full(len(starts), row)
+            self.take(rows, starts, sizes, block, (starts - begin).tolist())
         return block[start - begin : stop - begin]
 
     def read_whole(self, row: int) -> None:
@@ -242,15 +245,16 @@ class Evidence:
         rows = np.flatnonzero(np.isin(parts.row, parts.row[~settled]))
         # By row, and then by first byte, so that the parts of a payload follow each other.
         order = rows[np.lexsort((parts.start[rows], parts.row[rows]))]
+        # What two files needed was read once for both.
+        is_new = np.append(True, np.diff(parts.take(order).table(), axis=0).any(axis=1))
+        order = order[is_new[: len(order)]]
         if len(order):
             self._settle_all(parts.take(order), settled[order])
 
-    def _take(
+    def take(
         self, rows: Ints, starts: Ints, nbytes: Ints, buffer: memoryview, begins: list[int]
     ) -> None:
         """Take the checksums of ranges that were just read and are in the cache, and add them."""
-        if not self.takes_checksums:
-            return
         checksum = np.full(len(rows), NO_CHECKSUM)
         if self.source.crc is not None:
             compute, ranges = self.source.crc.compute, zip(begins, nbytes.tolist(), strict=True)

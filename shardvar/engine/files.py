@@ -11,7 +11,9 @@ The file is cut into units of a few MiB, each some whole small payloads or one b
 A unit's bytes are read into a buffer (``engine.pieces``), its checksums are taken while they are in
 the cache, and it is written at its place; one whose bytes lie in an array as they are is written
 from there. Units are independent, so threads take them as they come. Units that regions fill need
-what their neighbours need, too: they are read a batch at a time.
+what their neighbours need, too: they are read a batch at a time. Of a bucket, whose requests cost
+more than their bytes, the batches of several files are read together (``_portions``), in the order
+of the source.
 
 Files side by side. The system lets one thread at a time write into a file, so threads that share a
 file wait for each other. On a local disk the threads therefore work at as many files as they are,
@@ -81,7 +83,7 @@ from shardvar.engine.pool import (
     run_all,
     thread_buffer,
 )
-from shardvar.engine.read import RegionTable, join_regions, read_regions, wanted_regions
+from shardvar.engine.read import RegionTable, join_tables, read_regions, wanted_regions
 from shardvar.engine.units import Sums, Unit, batch_units, join_sums, plan_units, take_checksums
 from shardvar.errors import CheckpointError, StorageError, WorkerLost
 from shardvar.formats.protocol import FileChecksums, FileWriter, Sink, Source
@@ -102,6 +104,12 @@ virtual machine may provide portions of 1 MiB and more several times more slowly
 thread waits for Python's lock, and in one file for other threads. So a write has a block where
 threads share a file, and in a save from memory, which does little else.
 """
+
+
+_PORTION_NBYTES = 4 * BLOCK_NBYTES
+"""Bytes that are read of a bucket at once: each block of them is a request under way."""
+_PORTION_FILES = 128  # Files of a portion, which are open; three portions at most are
+_PORTIONS = 2  # Portions that are worked at: with the blocks that are read, ``IN_FLIGHT_NBYTES``
 
 
 @entity
@@ -167,7 +175,8 @@ def run_each(
     begun: list[FileWork] = []
     is_lazy = isinstance(source, ArraySource) and source.is_lazy.any()
     try:
-        works = _begin(tasks, source, progress, begun)
+        is_remote = source.traits is not None
+        works = _begin(_by_place(tasks) if is_remote else tasks, source, progress, begun)
         alike: Iterable[tuple[tuple[int, bool], Iterator[Any]]]
         alike = groupby(works, attrgetter("threads", "is_beside"))
         if is_lazy:
@@ -175,19 +184,21 @@ def run_each(
             alike = [((WORKERS, False), _by_turns(tasks, lazy, progress, begun))]
         for (threads, is_beside), group in alike:
             batches = group if is_lazy else _in_turn(group, max(threads, 1) if is_beside else 1)
+            portions = _portions(batches) if is_remote else ([pair] for pair in batches)
             # Always closed here, so that no thread writes into a file that is closed below.
             with closing(
-                map_ahead(_write_batch, batches, threads, 4 * threads)
+                map_ahead(_write_batch, portions, threads, 1 if is_remote else 4 * threads)
                 if threads
-                else (_write_batch(pair) for pair in batches)
+                else (_write_batch(portion) for portion in portions)
             ) as written:
-                for work, batch, sums in written:
+                for portion, sums in written:
                     # Ordered payloads are read here, between the others' results.
-                    sums = _write_units(work, batch) if sums is None else sums
-                    work.sums.update(zip(batch, sums, strict=True))
-                    if len(work.sums) == len(work.units):
-                        begun.remove(work)
-                        yield work.task, _finish_file(work)
+                    values = iter(_write_units(portion) if sums is None else sums)
+                    for work, batch in portion:
+                        work.sums.update(zip(batch, values, strict=False))
+                        if len(work.sums) == len(work.units):
+                            begun.remove(work)
+                            yield work.task, _finish_file(work)
     finally:
         for work in begun:
             work.file.close()
@@ -238,7 +249,38 @@ def _by_turns(
                 del opened[number]
 
 
-def _in_turn(works: Iterator[FileWork], count: int) -> Iterator[tuple[FileWork, list[int]]]:
+def _by_place(tasks: Sequence[FileTask]) -> list[FileTask]:
+    """Sort tasks by the first place in the source that each needs."""
+    places = []
+    for number, task in enumerate(tasks):
+        rows, entries = task.plan.copies.source, task.entries
+        first = np.lexsort((entries.start[rows], entries.file[rows]))[:1]
+        places.append(
+            (entries.file[rows[first]].tolist(), entries.start[rows[first]].tolist(), number)
+        )
+    return [tasks[number] for *_, number in sorted(places)]
+
+
+_Batch = tuple[FileWork, list[int]]
+"""A file, and the numbers of units of it that are read at once."""
+
+
+def _portions(batches: Iterable[_Batch]) -> Iterator[list[_Batch]]:
+    """Yield neighbours together; a large one is by itself."""
+    portion, total = list[_Batch](), 0
+    for work, batch in batches:
+        nbytes = sum(work.units[number].nbytes for number in batch)
+        is_full = total + nbytes > _PORTION_NBYTES or len(portion) == _PORTION_FILES
+        if portion and (is_full or portion[0][0].task.entries is not work.task.entries):
+            yield portion
+            portion, total = [], 0
+        portion.append((work, batch))
+        total += nbytes
+    if portion:
+        yield portion
+
+
+def _in_turn(works: Iterator[FileWork], count: int) -> Iterator[_Batch]:
     under_way: deque[tuple[FileWork, Iterator[list[int]]]] = deque()
     while True:
         while len(under_way) < count and (new := next(works, None)) is not None:
@@ -276,14 +318,15 @@ def _begin(
         batches = list(batch_units(targets, units, is_range, turn))
         # Ordered payloads would be read elsewhere for each file, and an upload sends many
         # parts at once anyway.
-        is_local = task.storage.traits is None
-        is_beside = len(tasks) > 1 and is_local and not ordered.any()
+        is_local, is_remote = task.storage.traits is None, source.traits is not None
+        is_beside = len(tasks) > 1 and is_local and not is_remote and not ordered.any()
         # Threads: as many as there is memory for a batch and the block that is read.
         reading = Reading(Evidence(source, task.entries), in_threads=False)
         sums = (sum([units[number].nbytes for number in batch]) for batch in batches)
         largest = max(sums, default=0)
         is_quick = are_tiny and len(batches) <= 1 and largest <= SMALL_NBYTES
         threads = 0 if is_quick and is_local else reading.threads(largest + BLOCK_NBYTES)
+        threads = _PORTIONS if is_remote else threads
         is_small = is_beside and not isinstance(source, ArraySource)
         # Open.
         work = FileWork(
@@ -325,53 +368,71 @@ def _finish_file(work: FileWork) -> FileReport:
     return FileReport(checksums, work.reading.evidence.parts, task.nbytes)
 
 
-def _write_batch(
-    work_and_batch: tuple[FileWork, list[int]],
-) -> tuple[FileWork, list[int], list[Sums] | None]:
+def _write_batch(portion: list[_Batch]) -> tuple[list[_Batch], list[Sums] | None]:
     """Write units that are read at once, unless they are best read in order."""
-    work, batch = work_and_batch
-    units = [work.units[number] for number in batch] if work.ordered.any() else []
-    is_ordered = any(work.ordered[unit.first : unit.last].any() for unit in units)
-    return work, batch, None if is_ordered else _write_units(work, batch)
+    is_ordered = any(
+        work.ordered[work.units[number].first : work.units[number].last].any()
+        for work, batch in portion
+        for number in (batch if work.ordered.any() else ())
+    )
+    return portion, None if is_ordered else _write_units(portion)
 
 
-def _write_units(work: FileWork, batch: list[int]) -> list[Sums]:
+def _write_units(portion: list[_Batch]) -> list[Sums]:
     """Read several units at once, so that shared bytes are read once; take checksums and write."""
-    units = [work.units[number] for number in batch]
+    units = [(work, work.units[number]) for work, batch in portion for number in batch]
     if len(units) == 1:
-        block = _payload_in_memory(work, units[0])
+        block = _payload_in_memory(*units[0])
         if block is not None:
-            return [_finish(work, units[0], block, None)]
+            return [_finish(*units[0], block)]
     # Plan: the units one after the other in one buffer.
-    stops = np.cumsum([unit.nbytes for unit in units], dtype=np.int64).tolist()
+    stops = np.cumsum([unit.nbytes for _, unit in units], dtype=np.int64).tolist()
     buffer = thread_buffer(stops[-1] if stops else 0)
-    blocks = [buffer[stop - unit.nbytes : stop] for unit, stop in zip(units, stops, strict=True)]
-    # Move: byte ranges unit by unit, and the regions of all units together.
-    moves: list[MoveTable | None] = []
+    moves: list[MoveTable] = []
     wanted: list[RegionTable] = []
-    for unit, block, stop in zip(units, blocks, stops, strict=True):
-        if not unit.share and unit.nbytes != int(
-            work.task.plan.targets.nbytes[unit.first : unit.last].sum()
-        ):
-            np.frombuffer(block, np.uint8)[:] = 0  # the gaps between payloads
-        moves.append(_fill(work, unit, block))
+    for (work, unit), stop in zip(units, stops, strict=True):
+        begin, targets = stop - unit.nbytes, work.task.plan.targets
+        if not unit.share and unit.nbytes != int(targets.nbytes[unit.first : unit.last].sum()):
+            np.frombuffer(buffer[begin:stop], np.uint8)[:] = 0  # the gaps between payloads
+        moves.append(_moves_of(work, unit))
         if not work.is_range[unit.first : unit.last].all():
-            wanted.append(_wanted(work, unit, stop - unit.nbytes))
-    if wanted:
-        read_regions(work.reading, join_regions(wanted), {0: buffer})
-    return [_finish(work, *parts) for parts in zip(units, blocks, moves, strict=True)]
+            wanted.append(_wanted(work, unit, begin))
+    # Move: byte ranges and regions of all units together. The checksums of ranges are taken with
+    # those of the units.
+    if units:
+        reading = units[0][0].reading
+        source, entries = reading.evidence.source, reading.entries
+        in_threads = source.traits is not None
+        bare = Reading(Evidence(source, entries, takes_checksums=False), in_threads=in_threads)
+        placed = [
+            replace(each, target_start=each.target_start + (stop - unit.nbytes))
+            for each, (_, unit), stop in zip(moves, units, stops, strict=True)
+        ]
+        read_moves(bare, join_tables(placed), {0: buffer})
+        if wanted:
+            reading = Reading(Evidence(source, entries), in_threads=in_threads)
+            read_regions(reading, join_tables(wanted), {0: buffer})
+            parts = reading.evidence.parts
+            for work in {id(work): work for work, _ in units}.values():
+                is_own = np.isin(parts.row, work.task.plan.copies.source)
+                work.reading.evidence.add(parts.where(is_own))
+    return [
+        _finish(work, unit, buffer[stop - unit.nbytes : stop], each)
+        for (work, unit), stop, each in zip(units, stops, moves, strict=True)
+    ]
 
 
-def _finish(work: FileWork, unit: Unit, block: memoryview, moves: MoveTable | None) -> Sums:
+def _finish(work: FileWork, unit: Unit, block: memoryview, moves: MoveTable | None = None) -> Sums:
+    """Take the checksums of a unit and of the moves that filled it, and write it."""
     task = work.task
     sums = take_checksums(task.writer, task.plan.targets, task.start, unit, block)
-    if moves is not None:
-        # Each target has the bytes of one move, so its checksum is the move's, which reading
-        # left out.
-        reads = ReadTable(
-            moves.source, moves.source_start, moves.nbytes, np.array(sums.payload, np.int64)
-        )
-        work.reading.evidence.add(reads)
+    if moves is not None and not isinstance(work.reading.evidence.source, ArraySource):
+        columns = moves.source, moves.source_start, moves.nbytes
+        if _is_shared(work, unit, moves):
+            reads = ReadTable(*columns, np.array(sums.payload, np.int64))
+            work.reading.evidence.add(reads)
+        else:
+            work.reading.evidence.take(*columns, block, moves.target_start.tolist())
     if unit.share:
         for number, start in enumerate((task.start[unit.first : unit.last] + unit.start).tolist()):
             work.file.write(start, block[number * unit.share : (number + 1) * unit.share])
@@ -403,33 +464,28 @@ def _moves(work: FileWork, unit: Unit) -> MoveTable:
     return work.moves.take(slice(int(first), int(last)))
 
 
-def _fill(work: FileWork, unit: Unit, block: memoryview) -> MoveTable | None:
-    """Fill the block but for regions; return the moves whose checksums are left to the caller."""
-    # Plan: the moves cut to the unit, each with its place in the block.
-    task, reading, moves = work.task, work.reading, _moves(work, unit)
-    source, targets = reading.evidence.source, task.plan.targets
-    places = (
-        task.start[moves.target] + moves.target_start - (int(task.start[unit.first]) + unit.start)
-    )
-    clipped = moves.clip(places, unit.nbytes)
-    # The checksums that are written are also the checksums of the moves, and taken once, where each
-    # target's bytes in the unit come from one plain move, under the same kind of checksum. A target
-    # of many moves may have only one of them in this unit.
+def _moves_of(work: FileWork, unit: Unit) -> MoveTable:
+    """The moves cut to the unit, each with its place in the unit's block."""
+    task, moves = work.task, _moves(work, unit)
+    begin = int(task.start[unit.first]) + unit.start
+    return moves.clip(task.start[moves.target] + moves.target_start - begin, unit.nbytes)
+
+
+def _is_shared(work: FileWork, unit: Unit, moves: MoveTable) -> bool:
+    """Return True if the checksums that are written are also those of the moves: each target's bytes
+    in the unit come from one plain move, under the same kind of checksum."""
+    # A target of many moves may have only one of them in this unit.
+    task, crc = work.task, work.reading.evidence.source.crc
     some, count = slice(unit.first, unit.last), unit.last - unit.first
-    is_shared = (
-        source.crc is not None
-        and source.crc == task.writer.crc
-        and len(clipped) == count
-        and (count == 1 or np.array_equal(moves.target, np.arange(unit.first, unit.last)))
+    targets = _moves(work, unit).target
+    return (
+        crc is not None
+        and crc == task.writer.crc
+        and len(moves) == count
+        and (count == 1 or np.array_equal(targets, np.arange(unit.first, unit.last)))
         and bool(task.entries.plain[moves.source].all())
-        and bool((ITEMSIZES[targets.codes(some)] > 0).all())
+        and bool((ITEMSIZES[task.plan.targets.codes(some)] > 0).all())
     )
-    # Move.
-    if is_shared:
-        evidence = Evidence(source, task.entries, takes_checksums=False)
-        reading = Reading(evidence, in_threads=False)
-    read_moves(reading, clipped, {0: block})
-    return clipped if is_shared else None
 
 
 def _wanted(work: FileWork, unit: Unit, place: int) -> RegionTable:

@@ -380,10 +380,6 @@ class Format(ABC):
         """The dtypes, slices and files that it can hold; no dtype if it is only read, the default."""
         return READ_ONLY
 
-    def written_to(self, storage: Storage) -> "Format":
-        """Return the layout for a checkpoint that is a folder; by default it has only one."""
-        return self
-
     @abstractmethod
     def locate(self, storage: Storage, name: str) -> list[str]:
         """Return the checkpoints in the directory that ``name`` may mean, each as the name that

@@ -365,6 +365,7 @@ class RemoteStorage:
                 for name in names:
                     upload.there.pop(name, None)
                     upload.lent.discard(name)
+                    upload.drop(name)
                 return
         for name in names:
             with suppress(StorageError):

@@ -791,7 +791,7 @@ def find_target(
         folder = storage if is_inside else split_place(os.path.join(given, ""))[0]
         kind = source.name.partition(".")[0] if source else ""
         index = index.replace("model", kind) if usual and kind in _KINDS_OF_MODELS else index
-        return Location(form.written_to(folder), folder, index, owns_folder=bool(usual))
+        return Location(form, folder, index, owns_folder=bool(usual))
     if not name:
         # A folder is free if it is empty, or its checkpoint is there or begun; hidden files do not count.
         begun = any(each.lstrip(".").startswith(f"{IN_FOLDER}.") for each in storage.names())

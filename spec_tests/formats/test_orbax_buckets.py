@@ -1,7 +1,9 @@
-"""Databases of Orbax in a bucket are read and verified as they are on a disk, with joined requests."""
+"""Databases of Orbax in a bucket are written, read and verified as they are on a disk, with joined
+requests."""
 
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.errors import CorruptCheckpoint, InvalidCheckpoint, MissingExtra
+from shardvar.errors import CorruptCheckpoint, InvalidCheckpoint, MissingExtra, StorageError
 from shardvar.formats.zarr import source as source_module
 from shardvar.storage.remote import AHEAD_NBYTES
-from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
+from spec_tests.helpers.memory_bucket import Dead, MemoryBucket, in_bucket
 from spec_tests.helpers.paths import GOLDEN
 from spec_tests.hostile import ocdbt
 from spec_tests.hostile.zarr import VALUES, orbax
@@ -217,3 +219,67 @@ def test_without_zstandard_the_error_names_the_extra(
     with pytest.raises(MissingExtra, match=r"zstandard.*\[orbax\]"):
         sv.load(tmp_path)
     assert sv.load(plain).keys() == wanted.keys()
+
+
+MANY = {f"layer.{number}": RNG.random((64, 32)) for number in range(100)}
+"""Each of two slices of 8 KiB."""
+SMALL = {"w": RNG.random((30, 20)), "b": np.arange(3)}
+
+
+def replaced(before: MemoryBucket, tensors: Mapping[str, Any], **faults: Any) -> MemoryBucket:
+    """Save over a checkpoint with a fault, and return the bucket."""
+    bucket = MemoryBucket(dict(before.files), **faults)
+    with in_bucket(bucket), suppress(Dead, StorageError):
+        sv.save(URL, tensors, format="orbax", force=True)
+    return bucket
+
+
+def test_a_database_is_written_and_read_with_requests_by_files() -> None:
+    """Three files for each tensor were 304 requests that write."""
+    source = MemoryBucket()
+    with in_bucket(source):
+        sv.save("s3://bucket/from/m", MANY, partition=2)
+        source.log.clear()
+        source.ranges.clear()
+        sv.reshard("s3://bucket/from/m", URL, format="orbax")
+        assert len(source.log) <= 12 and len(source.ranges) <= 6
+        source.ranges.clear()
+        found = sv.load(URL)
+        assert len(source.ranges) <= 6 and sv.verify(URL).ok
+    assert all(np.array_equal(found[key], MANY[key]) for key in MANY)
+    names = [key.removeprefix("run/") for key in source.files if key.startswith("run/")]
+    assert len(names) == 6 and not any("chunk" in name or "claim" in name for name in names)
+
+
+@pytest.mark.parametrize("takes_effect", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("error", [Dead, StorageError])
+def test_a_database_of_the_same_keys_is_replaced_in_one_step(
+    error: Any, takes_effect: bool
+) -> None:
+    """Killed or refused at any request: all values are the old ones or the new ones, and the next
+    save leaves only what it wrote."""
+    new = {key: values + 1 for key, values in SMALL.items()}
+    before = replaced(MemoryBucket(), SMALL)
+    count = len(replaced(before, new).files)
+    number, seen = 0, set()
+    while True:
+        bucket = replaced(before, new, fail_at=number, takes_effect=takes_effect, error=error)
+        with in_bucket(MemoryBucket(dict(bucket.files))):
+            found = sv.load(URL)
+            assert sv.verify(URL).ok
+        which = [
+            kind
+            for kind, values in (("old", SMALL), ("new", new))
+            if all(np.array_equal(found[key], values[key]) for key in values)
+        ]
+        assert len(which) == 1
+        seen.update(which)
+        after = MemoryBucket(dict(bucket.files))
+        for key in [key for key in after.files if "claim" in key]:
+            del after.files[key]
+        again = replaced(after, SMALL)
+        assert len(again.files) == count and len(before.files) == count
+        if len(bucket.log) <= number:
+            break
+        number += 1
+    assert seen == {"old", "new"} and number > 5

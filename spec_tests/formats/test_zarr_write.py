@@ -269,19 +269,6 @@ def test_a_database_that_lost_or_cut_a_file_is_damage(tmp_path: Path) -> None:
     assert sv.verify(tmp_path / "ck").ok
 
 
-def test_without_tensorstore_arrays_are_plain_files_and_that_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The command installs what reads databases. ``orbax-plain`` says nothing."""
-    monkeypatch.setattr("shardvar.formats.zarr.orbax.find_spec", lambda name: None)
-    for form, said in (("orbax-plain", 0), ("orbax", 1)):
-        caplog.clear()
-        sv.save(tmp_path / form, {"t": np.arange(3)}, format=form)
-        assert (tmp_path / form / "t" / "0").exists() and len(caplog.messages) == said
-    assert "plain files, since tensorstore is not installed" in caplog.messages[0]
-    assert "[orbax]" in caplog.messages[0]
-
-
 def test_what_orbax_says_of_a_step_is_said_of_every_checkpoint(tmp_path: Path) -> None:
     for form in ("orbax", "orbax-plain"):
         before = time.time_ns()

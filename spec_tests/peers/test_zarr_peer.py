@@ -14,6 +14,7 @@ import pytest
 import shardvar as sv
 from shardvar.formats.zarr.sink import WRITTEN as WRITTEN_DTYPES
 from shardvar.layout.dtypes import numpy_dtype
+from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 from spec_tests.helpers.system_calls import snapshot
 
 RNG = np.random.default_rng(7)
@@ -407,6 +408,32 @@ def test_orbax_restores_what_is_written(form: str, tmp_path: Path) -> None:
         assert leaves.keys() == narrow.keys()
         for key, array in narrow.items():
             hold_bits(np.asarray(leaves[key]), array, key)
+
+
+@pytest.mark.parametrize("values", [1, 2], ids=["new", "replaced"])
+def test_orbax_restores_what_is_written_into_a_bucket(values: int, tmp_path: Path) -> None:
+    """Its objects are downloaded; the last of two checkpoints, of which only the manifest, and what it
+    leads to, has changed."""
+    ocp = pytest.importorskip("orbax.checkpoint")
+    bucket = MemoryBucket()
+    with in_bucket(bucket):
+        for number in range(1, values + 1):
+            tensors = {"a.w": np.full((300, 20), number, np.float32), "b": np.full(3, number)}
+            url = "s3://bucket/run/7/default"
+            sv.save(url, tensors, format="orbax", partition=2, force=True)
+    for key, octets in bucket.files.items():
+        (tmp_path / key).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / key).write_bytes(octets)
+    path = tmp_path / "run" / "7" / "default"
+    with ocp.CheckpointManager(tmp_path / "run") as manager:
+        restored = manager.restore(7, args=ocp.args.PyTreeRestore())
+    for tree in (restored, ocp.PyTreeCheckpointer().restore(path)):
+        leaves = leaves_of(tree)
+        assert leaves.keys() == tensors.keys()
+        for key, array in tensors.items():
+            hold_bits(np.asarray(leaves[key]), array, key)
+    kernel = ocp.StandardCheckpointer().restore(path)["a"]["w"]
+    assert np.array_equal(kernel, tensors["a.w"])
 
 
 @pytest.mark.parametrize("is_plain", [False, True])

@@ -1,5 +1,6 @@
 """The benchmarks run, and what they measure is what they say; no test looks at a time."""
 
+from collections import Counter
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -11,7 +12,15 @@ import shardvar as sv
 
 pytest.importorskip("benchmarks", reason="the benchmarks stand in the tree, not in the wheel")
 
-from benchmarks import deltas, layouts, lookup, partial, plan, redistribution  # after the skip
+from benchmarks import (
+    deltas,
+    joint,
+    layouts,
+    lookup,
+    partial,
+    plan,
+    redistribution,
+)  # after the skip
 from benchmarks.bucket_requests import WRITES, Job
 from benchmarks.figures import Figure
 from benchmarks.holes import one_tensor, write_holes
@@ -182,3 +191,15 @@ def test_steps_of_a_model_change_in_so_many_elements(fraction: float, tmp_path: 
     assert changed == pytest.approx(fraction * (1 << 19), rel=0.2)
     found = sum(each.stored_nbytes for each in report)
     assert found >= deltas.least_nbytes(1 << 19, changed / (1 << 19))
+
+
+def test_a_joint_save_takes_requests_in_proportion_and_looks_that_do_not_grow() -> None:
+    """In virtual time: of processes that begin together, each looks for the call twice, and for the end
+    after its first pause, or the second, which is twice as long. Process 0 looks more often."""
+    for count in (2, 24):
+        seconds, requests = joint.simulate(count)
+        others = [requests[process] for process in range(1, count)]
+        assert max(made.total() for made in others) <= 9
+        assert max(made["list"] for made in others) <= 4
+        assert sum(requests.values(), Counter()).total() <= 9 * count + 8
+        assert seconds < 3 * max(0.5, count / 25) + 1

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 import shardvar as sv
+from shardvar.engine import files
+from shardvar.errors import CorruptCheckpoint
 from shardvar.verbs.load import open_checkpoint
 from spec_tests.helpers.format_protocol import GOLDEN, expectation, golden_cases
 from spec_tests.helpers.hypothesis_strategies import same
@@ -135,6 +137,60 @@ def test_a_large_matrix_is_transposed_in_bounded_memory(
     assert max(nbytes for _, nbytes in bucket.ranges) <= 4 << 20
     assert sum(nbytes for _, nbytes in bucket.ranges) < matrix.nbytes + (2 << 20)
     arrays_equal(target, {"m": matrix.T, "b": np.arange(10)})
+
+
+MANY_FILES: dict[str, tuple[str, dict[str, Any]]] = {
+    "zarr": ("", {"format": "zarr"}),
+    "zarr columns": ("", {"format": "zarr", "partition": {"*": (1, 5)}}),
+    "orbax-plain": ("", {"format": "orbax-plain"}),
+    "set": ("m.safetensors.index.json", {"policy": sv.MaxShardSizePolicy(80_000)}),
+    "torch": ("", {"format": "torch", "policy": sv.MaxShardSizePolicy(80_000)}),
+}
+"""Targets of a file for each tensor, or each slice, or two tensors."""
+
+
+@pytest.mark.parametrize("portion", [200_000, files._PORTION_NBYTES])
+@pytest.mark.parametrize("where", ["disk", "bucket"])
+@pytest.mark.parametrize("form", MANY_FILES)
+def test_a_source_is_read_once_for_many_files(
+    bucket: MemoryBucket,
+    tmp_path: Path,
+    form: str,
+    where: str,
+    portion: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A request for several of them, and none for a byte that another has brought; they took one
+    each. Columns of a tensor are read once for all files of a portion, tensor by tensor."""
+    monkeypatch.setattr(files, "_PORTION_NBYTES", portion)
+    tensors = many(20, 500)
+    source = put(bucket, "m.svindex", tensors, tmp_path)
+    name, options = MANY_FILES[form]
+    target = f"{URL}/new/{name}" if where == "bucket" else str(tmp_path / "new" / name)
+    nbytes = sum(map(len, bucket.files.values()))
+    bucket.ranges.clear()
+    sv.reshard(source, target, **options)
+    most = 10 + 1.5 * nbytes / min(portion, 4 << 20) + COUNT * ("columns" in form)
+    assert len(bucket.ranges) < most
+    assert sum(size for _, size in bucket.ranges) < 1.5 * nbytes + (1 << 20)
+    arrays_equal(target, tensors)
+    assert sv.verify(target).ok
+
+
+@pytest.mark.parametrize("form", ["zarr", "zarr columns"])
+def test_damage_in_a_source_is_found_for_many_files(
+    bucket: MemoryBucket, tmp_path: Path, form: str
+) -> None:
+    """Also if no file needs all of a payload, and its parts were read together with others."""
+    source = put(bucket, "m.svindex", many(40, 500), tmp_path)
+    [data] = [key for key in bucket.files if "svdata" in key]
+    octets = bytearray(bucket.files[data])
+    octets[-70_000] ^= 1
+    bucket.files[data] = bytes(octets)
+    before = {*bucket.files}
+    with pytest.raises(CorruptCheckpoint, match=r"do not have the checksum"):
+        sv.reshard(source, f"{URL}/new", **MANY_FILES[form][1])
+    assert {*bucket.files} == before
 
 
 @pytest.mark.parametrize("transpose", [None, "m"])

@@ -31,7 +31,7 @@ from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints
 from shardvar.limits import MAX_PAYLOAD_EXPANSION
 from shardvar.planning.slices import Assignment, grid_steps
 from shardvar.records import entity
-from shardvar.storage.protocol import Storage
+from shardvar.storage.protocol import FileOpener, Storage
 from shardvar.wire.damage import distrusted, invalid, malformed, past_limit
 from shardvar.wire.ocdbt import (
     INLINE_NBYTES,
@@ -121,8 +121,10 @@ class DatabaseValues:
         return [answers[name] for name in names]
 
 
-def _read(tree: Tree, files: Sequence[str], file: Ints, start: Ints, nbytes: Ints) -> list[bytes]:
-    data = DataFiles(tree, files)
+def _read(
+    opener: FileOpener, files: Sequence[str], file: Ints, start: Ints, nbytes: Ints
+) -> list[bytes]:
+    data = DataFiles(opener, files)
     try:
         return [*map(bytes, read_ranges(data, file, start, nbytes))]
     finally:
@@ -313,24 +315,10 @@ class Database:
         return {DATABASE: manifest} | ({own: nodes} if nodes else {})
 
     def _read(self, storage: Storage) -> dict[int, bytes]:
-        chunks: dict[int, bytes] = {}
         rows = np.flatnonzero(self.is_inline)
         asides = folder_asides(CHUNK, self.assignment.num_files, self.generation)
-        for number in np.unique(self.assignment.file[rows]).tolist():
-            mine = rows[self.assignment.file[rows] == number]
-            file = storage.open(asides[number])
-            try:
-                octets = file.map()
-                for row, start, nbytes in zip(
-                    mine.tolist(),
-                    self.start[mine].tolist(),
-                    self.nbytes[mine].tolist(),
-                    strict=True,
-                ):
-                    chunks[row] = bytes(octets[start : start + nbytes])
-            finally:
-                file.close()
-        return chunks
+        places = self.assignment.file[rows], self.start[rows], self.nbytes[rows]
+        return dict(zip(rows.tolist(), _read(storage, asides, *places), strict=True))
 
     def _name(self, what: str) -> str:
         """Return a name as TensorStore gives to files."""

@@ -9,15 +9,13 @@ as plain files.
 Orbax writes every chunk, so one that is absent is damage. The database has checksums of its nodes,
 and a value of at most 1024 bytes is in a node; larger ones have none.
 
-A database is written on a disk, where TensorStore is installed to read it again: many small arrays
-are a few files. Otherwise, and as ``orbax-plain``, each chunk is a file.
+A database is written: many small arrays are a few files. As ``orbax-plain``, each chunk is a file.
 """
 
 import json
 import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -29,10 +27,8 @@ from shardvar.errors import (
     MissingFile,
     ReadError,
     UnsupportedError,
-    log_warning,
     prefix_errors,
 )
-from shardvar.extras import install_command
 from shardvar.formats.files import DataFiles
 from shardvar.formats.protocol import Finding, Format, NewCheckpoint
 from shardvar.formats.zarr import text_of
@@ -277,19 +273,6 @@ class OrbaxFormat(Format):
     is_plain: bool = False
     """True if chunks are written as files, and not into a database."""
 
-    def written_to(self, storage: Storage) -> "OrbaxFormat":
-        if self.is_plain or storage.local_path is None:
-            return PLAIN
-        if find_spec("tensorstore") is None:
-            cause = (
-                f"{storage.path}: The arrays are plain files, since tensorstore is not installed, "
-                "which reads databases."
-            )
-            remedy = f"For a database, install it: {install_command('orbax')}"
-            log_warning(f"{cause} {remedy}")
-            return PLAIN
-        return self
-
     def locate(self, storage: Storage, name: str) -> list[str]:
         return find_orbax(storage, name)
 
@@ -352,6 +335,7 @@ class OrbaxFormat(Format):
             sides=_SIDES,
             marker=MARKER,
             of_finished=of_finished,
+            manifest=DATABASE if database else "",
         )
 
     def remove(self, storage: Storage, name: str) -> None:

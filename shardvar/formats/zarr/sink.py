@@ -12,6 +12,13 @@ are filled where they are:
              checkpoint
     commit   the index is renamed
 
+A database has data files and nodes of new names, and its manifest leads to them. So where nothing
+else changes, the manifest is replaced in one step:
+
+    move     the files of the new names come to their places; the manifest leads to the old ones
+    commit   the manifest is renamed
+    retire   the old files are removed
+
 While an index stands aside (or is about to be removed), the arrays of the folder belong to an
 interrupted writer, and the next one removes them. Without any index they may be another program's,
 and nothing is written among them.
@@ -20,7 +27,7 @@ and nothing is written among them.
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any, Self
 
 import numpy as np
@@ -203,6 +210,9 @@ class ArraysSink(FolderSink):
     """The name of the file that marks a complete checkpoint, after the index."""
     of_finished: Callable[[], Mapping[str, bytes]] = dict
     """Returns the descriptions that are made of finished files, by path."""
+    manifest: str = ""
+    """The description that leads to all files, which have names that no older checkpoint has; empty if
+    names follow from keys."""
     stem: str = CHUNK
 
     def commit(self, checksums: Sequence[FileChecksums]) -> None:
@@ -232,11 +242,6 @@ class ArraysSink(FolderSink):
     def _fill(self) -> None:
         """Put all files in place, one after the other."""
         storage, state = self.new.storage, State.OLD
-
-        def describe(document: tuple[str, bytes]) -> None:
-            write_file(storage, *document)
-            storage.finish(document[0])
-
         try:
             # Prepare: nothing names the chunks yet.
             if storage.local_path is not None:
@@ -245,6 +250,9 @@ class ArraysSink(FolderSink):
             # The name of the new index must be on the disk before an array is removed or
             # made.
             documents = {**self.documents, **self.conclude()}
+            if self._is_alike():
+                self._replace_manifest(documents)
+                return
             storage.announce([self._index_aside, *documents])
             write_file(storage, self._index_aside, self.content)
             storage.sync()
@@ -253,10 +261,8 @@ class ArraysSink(FolderSink):
             _clear(storage, self.index, self.sides)
             # Move: descriptions first, because a chunk is known by the description in the folder of
             # its array.
-            do_all(describe, documents.items(), storage.traits)
-            _sync_above(storage, documents)
-            do_all(lambda pair: storage.move(*pair), self.moves(), storage.traits)
-            _sync_above(storage, self.paths)
+            self._describe(documents)
+            self._move()
             # Commit.
             was, state = state, State.UNKNOWN
             storage.rename(self._index_aside, self.index)
@@ -277,6 +283,56 @@ class ArraysSink(FolderSink):
                     if self.index not in names:
                         _clear(storage, self.index, self.sides)
                     storage.remove(self._index_aside)
+            add_state(error, state)
+            raise
+
+    def _describe(self, documents: Mapping[str, bytes]) -> None:
+        storage = self.new.storage
+
+        def describe(document: tuple[str, bytes]) -> None:
+            write_file(storage, *document)
+            storage.finish(document[0])
+
+        do_all(describe, documents.items(), storage.traits)
+        _sync_above(storage, documents)
+
+    def _move(self) -> None:
+        storage = self.new.storage
+        do_all(lambda pair: storage.move(*pair), self.moves(), storage.traits)
+        _sync_above(storage, self.paths)
+
+    def _is_alike(self) -> bool:
+        """Return True if the checkpoint in place differs only in what its manifest leads to."""
+        storage = self.new.storage
+        if self.documents or not {self.index, self.manifest} <= {*storage.names()}:
+            return False
+        with closing(storage.open(self.index)) as file:
+            return file.size == len(self.content) and file.read(0, file.size) == self.content
+
+    def _replace_manifest(self, documents: dict[str, bytes]) -> None:
+        storage, state = self.new.storage, State.OLD
+        manifest = documents.pop(self.manifest)
+        nodes = {path: documents.pop(path) for path in [*documents] if "/" in path}
+        new = {*filter(None, self.paths), *nodes}
+        try:
+            storage.announce([*nodes, *documents])
+            self._describe(nodes)
+            self._move()
+            write_file(storage, self._index_aside, manifest)
+            storage.sync()
+            state = State.UNKNOWN
+            storage.rename(self._index_aside, self.manifest)
+            state = state if storage.local_path is None else State.NEW
+            old = [path for path in _own_files(storage, self.sides) if path not in new]
+            do_all(storage.remove, old, storage.traits)
+            self._describe(documents)
+            self._tidy()
+        except BaseException as error:
+            with suppress(StorageError):
+                if state is State.UNKNOWN and self._index_aside in storage.names():
+                    state = State.OLD
+            if state is State.OLD:
+                discard_files(storage, new)
             add_state(error, state)
             raise
 

@@ -275,6 +275,7 @@ def wait_for_end(
     """``check`` may raise. With an ``own`` share, finish a commit that another has decided."""
     known: set[str] = set()
     held: LockHeld | None = None
+    pace.begin(commits=own is not None and not own.process)
     while True:
         # In a bucket a look costs a request, and the others have hardly answered yet.
         if run.count > 1 and run.target.storage.local_path is None:

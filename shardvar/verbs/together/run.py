@@ -429,7 +429,10 @@ _DISK_SECONDS = 0.02, 1.0, 1.5
 next."""
 
 _LOOKS_A_SECOND = 25
-"""Looks at a bucket by all processes together, at the first pause: a look is a request."""
+"""Looks at a bucket by all processes together, at the first pause of a wait for all of them: a look is
+a request, and the slowest one writes for a while."""
+_CALLS_A_SECOND = 1000
+"""The same where only process 0 is awaited, which calls at once."""
 
 _BUCKET_SECONDS = 0.5, 4.0, 30.0, 2.0
 """The first pause is from the first to the second of these; then the longest one, and the factor."""
@@ -449,6 +452,8 @@ class WaitPace:
     factor: float
     peers: Peers | None = None
     """The processes, if a group connects them."""
+    first: float = 0.0
+    """The first pause of a wait for all."""
     asked: list[float] = field(default_factory=lambda: [time.monotonic(), _GROUP_SECONDS[0]])
     """The time at which the group was asked, and the pause after it."""
 
@@ -463,6 +468,10 @@ class WaitPace:
     @property
     def is_over(self) -> bool:
         return time.monotonic() >= self.deadline
+
+    def begin(self, *, commits: bool) -> None:
+        """Begin a wait for all; the looks of the only process that commits are few in any case."""
+        self.seconds = min(self.first, _BUCKET_SECONDS[0]) if commits else self.first
 
     def pause(self) -> None:
         time.sleep(min(self.seconds, max(self.deadline - time.monotonic(), 0)))
@@ -479,10 +488,12 @@ def pace_at(timeout: float, count: int, peers: Peers | None, *, is_local: bool) 
     deadline = time.monotonic() + timeout
     if is_local:
         first, longest, factor = _DISK_SECONDS
-    else:
-        least, most, longest, factor = _BUCKET_SECONDS
-        first = min(max(least, count / _LOOKS_A_SECOND), most)
-    return WaitPace(timeout, deadline, first, longest, factor, peers)
+        return WaitPace(timeout, deadline, first, longest, factor, peers, first)
+    least, most, longest, factor = _BUCKET_SECONDS
+    call, first = (
+        min(max(least, count / looks), most) for looks in (_CALLS_A_SECOND, _LOOKS_A_SECOND)
+    )
+    return WaitPace(timeout, deadline, call, longest, factor, peers, first)
 
 
 # --- The keys of a training state that not all processes have

@@ -35,7 +35,7 @@ def report_checkpoint(
     name : str
         The name of the checkpoint in the storage of the run, such as ``"step-7"``.
     **options : Any
-        More arguments of ``shardvar.torch.save``, but ``background``: Ray is told of what is there.
+        More arguments of ``shardvar.torch.save``, but ``background``: Ray gets the path of what is there.
 
     Returns
     -------
@@ -56,7 +56,7 @@ def report_checkpoint(
     ``report_checkpoint({"loss": loss.item()}, {"model": model, "optim": optimizer, "step": 7}, name="step-7")``
     """
     if options.get("background"):
-        raise ArgumentError("Ray is told of a checkpoint that is there.", "Leave out background.")
+        raise ArgumentError("Ray gets the path of a finished checkpoint.", "Leave out background.")
     context = ray.train.get_context()
     storage = context.get_storage()
     folder = os.path.join(storage.experiment_fs_path, name)

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from shardvar.errors import ArgumentError, CheckpointError, LockHeld, ShardvarError
-from shardvar.formats.native.references import find_needs, freed_of
+from shardvar.formats.native.source import find_needs, freed_of
 from shardvar.formats.table import format_named, format_of_name
 from shardvar.formats.unfinished import ASIDE, final_name, kind_of_leftover
 from shardvar.pictures.words import count, human_size

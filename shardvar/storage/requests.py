@@ -364,7 +364,7 @@ class Pace:
     """The pace of all requests of a process, which the servers' answers set."""
 
     patience: float | None = None
-    """Seconds from the first attempt of a request to its last; None for those of the settings."""
+    """Seconds from the first attempt of a request to its last; None to use the settings."""
     patience_broken: float | None = None
     """The same for broken connections, which pass soon or never."""
     patience_unknown: float = 5.0

@@ -131,7 +131,7 @@ class use_storage_options:  # noqa: N801  # called as a function
     Parameters
     ----------
     options : StorageOptions, optional
-        The settings; without them, those of the environment.
+        The settings; without them, the environment's.
 
     Notes
     -----

@@ -3,11 +3,11 @@
     find    by names (``formats.unfinished``), one listing of a bucket
     know    by content: a claim must say whose it is, a lock must be empty and free, and a data file
             must be in no index; an index that cannot be read may name any of them
-    spare   a prefix whose writer is at work, or of which one file is younger than the limit
+    spare   a prefix whose writer is at work, or that has one file younger than the limit
     remove  on a disk under the writer's own lock, after another look; what explains the other
             files goes last, so that a second run finds the rest of one that was killed
 
-Names of sets, and of arrays of Zarr, are also those of other programs. Their files count only if a
+Other programs also use the names of sets, and of arrays of Zarr. Their files count only if a
 writer's temporary index, claim or lock is next to them, and no index in place has them.
 """
 
@@ -59,7 +59,7 @@ _MOST_NBYTES = 1 << 12
 
 @frozen
 class Leftover:
-    """What a killed writer has left: a file, or a folder with all that is in it."""
+    """A file, or a folder with all that is in it, that a killed writer has left."""
 
     path: str
     """Its path or URL."""
@@ -71,7 +71,7 @@ class Leftover:
     age: float | None
     """The seconds since its last change; None if that is not known."""
     writer: str
-    """Who has made a claim, and when; empty for other kinds."""
+    """The maker of a claim, and the time; empty for other kinds."""
     is_old: bool
     """True if it, and everything of its checkpoint that is listed, is older than the limit."""
 
@@ -113,7 +113,7 @@ def clean(path: Path, *, remove: bool = False, older_than: float = DAY) -> Clean
         A folder, or the URL of a prefix of a bucket.
     remove : bool, default False
         True to remove the leftovers that are old.
-    older_than : float, default 86400
+    older_than : float, default 86400.0
         Seconds. Leftovers stay if a file of the same checkpoint is younger.
 
     Returns
@@ -195,7 +195,7 @@ class _Found:
     writer: str = ""
 
 
-Groups = dict[str, dict[str, _Found]]
+_Groups = dict[str, dict[str, _Found]]
 """Leftovers by the prefix of their checkpoint, and by name."""
 
 
@@ -214,9 +214,9 @@ class _Folder:
                 return os.lstat(os.path.join(self.storage.local_path, name)).st_ctime
         return found.status.changed
 
-    def look(self, *, is_locked: bool = False) -> tuple[Groups, int]:
+    def look(self, *, is_locked: bool = False) -> tuple[_Groups, int]:
         """Return the leftovers of the folder, and the number of files of writers at work."""
-        groups: Groups = {}
+        groups: _Groups = {}
         busy = set[str]()
         for name, status in self.files.items():
             kind, prefix = kind_of_leftover(name)
@@ -255,7 +255,7 @@ class _Folder:
         num_busy = sum(len(groups.pop(prefix)) for prefix in at_work)
         return {prefix: names for prefix, names in groups.items() if names}, num_busy
 
-    def _add_finals(self, groups: Groups) -> None:
+    def _add_finals(self, groups: _Groups) -> None:
         """Add files under final names that a commit or a removal had begun to put in place."""
         for form, index in _FOLDERS.items():
             is_begun = any(final_name(name) == index for name in groups.get("", ()))
@@ -293,7 +293,7 @@ class _Folder:
                         and (status.changed or 0.0) >= since
                     }
 
-    def _drop_needed(self, groups: Groups) -> None:
+    def _drop_needed(self, groups: _Groups) -> None:
         """Drop data files that an index names, or a save that may be at work."""
         every = {name: each for names in groups.values() for name, each in names.items()}
         kept = set[str]()

@@ -18,6 +18,22 @@ from shardvar.records import dataclass, field
 from shardvar.storage.posix import reading, writing
 
 
+def shareable_pages(nbytes: int) -> int:
+    """Return the descriptor of a file without a name, which the system removes with its last process."""
+    if hasattr(os, "memfd_create"):  # whose size no mounted file system limits
+        descriptor = os.memfd_create("shardvar")
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.truncate(descriptor, nbytes)
+    return descriptor
+
+
+def map_pages(descriptor: int, nbytes: int) -> mmap.mmap:
+    """Map the pages of such a file, which all processes that have it share."""
+    return mmap.mmap(descriptor, nbytes)
+
+
 def map_scratch(blocks: Iterable[memoryview]) -> memoryview:
     """Return a memory map of a temporary file with the bytes of the blocks, at least one."""
     with tempfile.TemporaryFile() as file:

@@ -22,13 +22,11 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from logging.handlers import QueueHandler
-from mmap import mmap
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from multiprocessing.spawn import get_executable
 from socket import socketpair
 from sys import path as modules
-from tempfile import TemporaryFile
 from threading import Lock, Thread
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -42,6 +40,7 @@ from shardvar.forks import new_lock
 from shardvar.layout.dtypes import Array, DType, Shape
 from shardvar.planning.index import Metadata
 from shardvar.records import replace
+from shardvar.storage.scratch import map_pages, shareable_pages
 from shardvar.verbs.background import Staging
 from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.together.fence import Failed, fail_here, failed_here, telling
@@ -74,18 +73,9 @@ class SharedStaging(Staging):
 
     def _new_pages(self, nbytes: int) -> Array:
         self._close()
-        if hasattr(os, "memfd_create"):  # whose size no mounted file system limits
-            self.descriptor = os.memfd_create("shardvar")
-        else:
-            with TemporaryFile() as file:
-                self.descriptor = os.dup(file.fileno())
+        self.descriptor = shareable_pages(nbytes)
         self._close = finalize(self, os.close, self.descriptor)
-        os.truncate(self.descriptor, nbytes)
-        return _mapped(self.descriptor, nbytes)
-
-
-def _mapped(descriptor: int, nbytes: int) -> Array:
-    return np.frombuffer(mmap(descriptor, nbytes), np.uint8)
+        return np.frombuffer(map_pages(self.descriptor, nbytes), np.uint8)
 
 
 class _JobPickler(pickle.Pickler):
@@ -269,7 +259,7 @@ def serve(descriptor: int, parent: int) -> None:
                 os.environ.clear()
                 os.environ.update(environment)
                 if nbytes:
-                    _memory = _mapped(memory, nbytes)
+                    _memory = np.frombuffer(map_pages(memory, nbytes), np.uint8)
                     os.close(memory)
                 try:
                     call = pickle.loads(content)  # noqa: S301 - of the parent

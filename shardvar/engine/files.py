@@ -83,7 +83,7 @@ from shardvar.engine.pool import (
     run_all,
     thread_buffer,
 )
-from shardvar.engine.read import RegionTable, join_tables, read_regions, wanted_regions
+from shardvar.engine.read import RegionTable, join_columns, read_regions, wanted_regions
 from shardvar.engine.units import Sums, Unit, batch_units, join_sums, plan_units, take_checksums
 from shardvar.errors import CheckpointError, StorageError, WorkerLost
 from shardvar.formats.protocol import FileChecksums, FileWriter, Sink, Source
@@ -397,8 +397,8 @@ def _write_units(portion: list[_Batch]) -> list[Sums]:
         moves.append(_moves_of(work, unit))
         if not work.is_range[unit.first : unit.last].all():
             wanted.append(_wanted(work, unit, begin))
-    # Move: byte ranges and regions of all units together. The checksums of ranges are taken with
-    # those of the units.
+    # Move: byte ranges and regions of all units together. The checksums of ranges are taken when
+    # the units have theirs.
     if units:
         reading = units[0][0].reading
         source, entries = reading.evidence.source, reading.entries
@@ -408,10 +408,10 @@ def _write_units(portion: list[_Batch]) -> list[Sums]:
             replace(each, target_start=each.target_start + (stop - unit.nbytes))
             for each, (_, unit), stop in zip(moves, units, stops, strict=True)
         ]
-        read_moves(bare, join_tables(placed), {0: buffer})
+        read_moves(bare, join_columns(placed), {0: buffer})
         if wanted:
             reading = Reading(Evidence(source, entries), in_threads=in_threads)
-            read_regions(reading, join_tables(wanted), {0: buffer})
+            read_regions(reading, join_columns(wanted), {0: buffer})
             parts = reading.evidence.parts
             for work in {id(work): work for work, _ in units}.values():
                 is_own = np.isin(parts.row, work.task.plan.copies.source)
@@ -472,7 +472,7 @@ def _moves_of(work: FileWork, unit: Unit) -> MoveTable:
 
 
 def _is_shared(work: FileWork, unit: Unit, moves: MoveTable) -> bool:
-    """Return True if the checksums that are written are also those of the moves: each target's bytes
+    """Return True if each checksum that is written is also the checksum of a move: each target's bytes
     in the unit come from one plain move, under the same kind of checksum."""
     # A target of many moves may have only one of them in this unit.
     task, crc = work.task, work.reading.evidence.source.crc

@@ -194,7 +194,7 @@ class RegionTable(Columns):
 _Table = TypeVar("_Table", MoveTable, RegionTable)
 
 
-def join_tables(tables: Sequence[_Table]) -> _Table:
+def join_columns(tables: Sequence[_Table]) -> _Table:
     columns = zip(*(table.columns() for table in tables), strict=True)
     return type(tables[0])(*map(np.concatenate, columns))
 
@@ -271,7 +271,7 @@ def _read_groups(reading: Reading, wanted: RegionTable, buffers: Buffers, *, by_
     # Without its progress: of a span, the bytes between the regions are not wanted.
     compared = replace(reading, progress=lambda _nbytes: None)
     if by_runs:
-        spans = join_tables(list(dense_spans(wanted)))
+        spans = join_columns(list(dense_spans(wanted)))
         numbers = np.searchsorted(payloads, spans.row)
         units = read_units(reading.evidence, numbers, spans.row, spans.starts(), spans.stops())
         read_small(compared, units, receive, gap_nbytes=SMALL_NBYTES)
@@ -312,7 +312,7 @@ def dense_spans(wanted: RegionTable) -> Iterator[RegionTable]:
         np.put_along_axis(before, axis, half, 1)
         np.put_along_axis(offset, axis, np.take_along_axis(offset, axis, 1) + half, 1)
         np.put_along_axis(rest, axis, np.take_along_axis(shape, axis, 1) - half, 1)
-        wanted = join_tables(
+        wanted = join_columns(
             [replace(wanted, shape=before), replace(wanted, offset=offset, shape=rest)]
         )
 
@@ -322,7 +322,7 @@ def _met(wanted: RegionTable, entries: EntryTable, begin: int, end: int) -> Regi
     itemsize, rank = int(wanted.itemsize[0]), wanted.shape.shape[1]
     extents = widen(entries.slices.shape[wanted.row[:1]], rank, 1)[0]
     inside = regions_of_range(extents.tolist(), begin // itemsize, end // itemsize)
-    return join_tables([wanted.meet(region) for region in inside])
+    return join_columns([wanted.meet(region) for region in inside])
 
 
 def _read_apart(evidence: Evidence, wanted: RegionTable, buffers: Buffers) -> None:
@@ -488,7 +488,7 @@ def read_arrays(
 def costs_of_parts(source: Source, entries: EntryTable, plan: Plan, rows: Bools) -> tuple[int, int]:
     """The bytes that are read for the parts of plain payloads ``rows``, bare and compared."""
     copies = plan.copies.where(rows[plan.copies.source])
-    parts = join_tables([*dense_spans(wanted_regions(entries, plan.targets, copies))])
+    parts = join_columns([*dense_spans(wanted_regions(entries, plan.targets, copies))])
     _, group = np.unique(parts.row, return_inverse=True)
     bare, compared = (
         read_units(evidence, group, parts.row, parts.starts(), parts.stops())

@@ -89,9 +89,9 @@ _KINDS = (
 def kind_of_leftover(name: str) -> tuple[str, str]:
     """Return what a file may be that a writer leaves, by its name, and the prefix that it is of.
 
-    Both are empty for other files. The prefix is empty for files of a folder, such as its chunks.
+    Both are empty for other files. The prefix is empty for files of a folder, such as its data files.
 
-    >>> kind_of_leftover(".model.lock"), kind_of_leftover("chunk-00001.0123456789abcdef.tmp")
+    >>> kind_of_leftover(".model.lock"), kind_of_leftover("part-00001.0123456789abcdef.tmp")
     (('lock', 'model'), ('temporary file', ''))
     """
     for kind, pattern in _KINDS:

@@ -18,6 +18,10 @@ from shardvar.records import dataclass, field
 from shardvar.storage.posix import reading, writing
 
 
+def temporary_folder() -> "tempfile.TemporaryDirectory[str]":
+    return tempfile.TemporaryDirectory()
+
+
 def shareable_pages(nbytes: int) -> int:
     """Return the descriptor of a file without a name, which the system removes with its last process."""
     if hasattr(os, "memfd_create"):  # whose size no mounted file system limits

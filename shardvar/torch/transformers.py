@@ -9,13 +9,13 @@ resume    the Trainer resumes from a folder that has only its state, by which it
 
 import os
 from dataclasses import asdict
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import transformers
 from transformers import Trainer, TrainerCallback, TrainerState
 
 from shardvar.errors import UnsupportedError
+from shardvar.storage.scratch import temporary_folder
 from shardvar.torch.generators import WithGenerators, set_generators
 from shardvar.verbs.locate import Path
 from shardvar.verbs.training.saved_steps import SavedSteps
@@ -110,7 +110,7 @@ class TrainerSteps(TrainerCallback):  # type: ignore[misc]
         if found is None:
             return trainer.train()
         self._resumed = found.number
-        with TemporaryDirectory() as folder:
+        with temporary_folder() as folder:
             state = TrainerState(**own[_STATE][0])
             state.save_to_json(os.path.join(folder, "trainer_state.json"))
             setattr(trainer, _LOADS_MODEL, lambda *_args, **_kwargs: None)

@@ -189,13 +189,13 @@ def clean(path: Path, *, remove: bool = False, older_than: float = DAY) -> Clean
 
 
 @frozen
-class _Found:
+class _LeftFile:
     kind: str
     status: FileStatus
     writer: str = ""
 
 
-_Groups = dict[str, dict[str, _Found]]
+_Groups = dict[str, dict[str, _LeftFile]]
 """Leftovers by the prefix of their checkpoint, and by name."""
 
 
@@ -207,7 +207,7 @@ class _Folder:
     folders: Mapping[str, FileStatus]  # Folders of writers in it, with size and age of all of it
     limit: float  # the time before which a file is old
 
-    def changed(self, name: str, found: _Found) -> float | None:
+    def changed(self, name: str, found: _LeftFile) -> float | None:
         """Return the time of the last change; of a data file that was copied, of the copy."""
         if found.kind == "data file" and self.storage.local_path:
             with suppress(OSError):
@@ -242,9 +242,9 @@ class _Folder:
             ):
                 continue
             if kind:
-                groups.setdefault(prefix, {})[name] = _Found(kind, status, writer)
+                groups.setdefault(prefix, {})[name] = _LeftFile(kind, status, writer)
         for name, status in self.folders.items():
-            groups.setdefault(f"{name}/", {})[name] = _Found("folder", status)
+            groups.setdefault(f"{name}/", {})[name] = _LeftFile("folder", status)
         self._add_finals(groups)
         self._drop_needed(groups)
         at_work = [
@@ -262,7 +262,7 @@ class _Folder:
             if form in ("zarr", "orbax") and is_begun and index not in self.files:
                 below = self.storage.tree()
                 for name in format_named(form).owned(self.storage) & below.keys():
-                    groups[""].setdefault(name, _Found("data file", below[name]))
+                    groups[""].setdefault(name, _LeftFile("data file", below[name]))
         for prefix, names in groups.items():
             claim = names.get(claim_name(prefix))
             for form, mark, ending in (
@@ -286,7 +286,7 @@ class _Folder:
                     since = 0.0
                 if kept is not None and (claim or is_begun or self.storage.local_path):
                     names |= {
-                        name: _Found("data file", status)
+                        name: _LeftFile("data file", status)
                         for name, status in self.files.items()
                         if part.fullmatch(name)
                         and name not in kept
@@ -320,7 +320,7 @@ class _Folder:
         except ShardvarError:
             return None
 
-    def remove(self, prefix: str, names: Mapping[str, _Found]) -> int:
+    def remove(self, prefix: str, names: Mapping[str, _LeftFile]) -> int:
         """Remove the leftovers of a prefix, unless a writer has begun since; return their number."""
         ordered = sorted(
             names,

@@ -47,14 +47,14 @@ from shardvar.verbs.together.fence import Failed, fail_here, failed_here, tellin
 from shardvar.verbs.together.run import Peers, Run
 from shardvar.verbs.together.shares import save_with_objects
 
-Result = TypeVar("Result")
+_T = TypeVar("_T")
 
 _LOOK_SECONDS = 0.1
 """Between two looks of a writer at its parent."""
 _START = """import json, sys
 *about, sys.path[:] = json.loads(sys.argv[1])
-from shardvar.verbs.writer_process import serve
-serve(*about)"""
+from shardvar.verbs.writer_process import write_for
+write_for(*about)"""
 
 
 class SharedStaging(Staging):
@@ -109,8 +109,8 @@ class WriterProcess:
         self._child: _Child | None = None
 
     def run(
-        self, path: str, call: Callable[..., Result], memory: SharedStaging, peers: Any = None
-    ) -> Result:
+        self, path: str, call: Callable[..., _T], memory: SharedStaging, peers: Any = None
+    ) -> _T:
         """Return the result of a call in the writer, or raise its error; ``WorkerLost`` if it was killed.
 
         ``peers``, if there are any, are an argument of that name.
@@ -138,7 +138,7 @@ class WriterProcess:
                 raise
         if kind == "error":
             raise value
-        result: Result = value
+        result: _T = value
         return result
 
 
@@ -201,7 +201,7 @@ def save_by_writer(
     about: Metadata,
     keys: Iterable[str],
 ) -> WriteReport:
-    """Do as ``save_with_objects`` in a process of its own. It asks this one for the peers."""
+    """Do as ``save_with_objects`` in the writer. It asks this process for the peers."""
     run, given = replace(saved, peers=None), (process, source, about, frozenset(keys))
     call = partial(_save_in_writer, run, given, failed_here())
     try:
@@ -229,7 +229,7 @@ def _save_in_writer(
 # --- In the writer
 
 
-def serve(descriptor: int, parent: int) -> None:
+def write_for(descriptor: int, parent: int) -> None:
     """Do the jobs of a process until it ends."""
     global _memory  # noqa: PLW0603 - arrays are unpickled without arguments
     connection, lock = Connection(descriptor), Lock()

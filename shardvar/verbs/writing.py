@@ -215,23 +215,7 @@ def carry_out(
             except StorageError as error:
                 add_state(error, State.OLD)  # unless the commit has told the state
                 raise
-            # Files of an earlier write that this commit does not remove. The new checkpoint is in
-            # place, so nothing is raised.
-            left: list[str] = []
-            with suppress(StorageError):
-                left = unfinished_files(
-                    target.storage.names(), "" if target.is_folder else target.stem
-                )
-                if left:
-                    from shardvar.formats.native.source import without_needed  # seldom
-
-                    left = without_needed(target.storage, left)
-            if left:
-                cause = (
-                    f"{target.path}: an earlier write was not finished, and has left "
-                    f"{name_unfinished(left)}."
-                )
-                log_warning(f"{cause} {remedy_of_leftovers(target.storage.path, left)}")
+            _warn_of_leftovers(target)
     except Exception:
         if is_new and target.storage.local_path is not None:
             with suppress(OSError):  # of a folder with other files
@@ -245,6 +229,24 @@ def carry_out(
         retry_seconds=seconds,
         dry_run=False,
     )
+
+
+def _warn_of_leftovers(target: Location) -> None:
+    """Warn of files of an earlier write that this commit does not remove. The new checkpoint is in
+    place, so nothing is raised."""
+    left: list[str] = []
+    with suppress(StorageError):
+        left = unfinished_files(target.storage.names(), "" if target.is_folder else target.stem)
+        if left:
+            from shardvar.formats.native.source import without_needed  # seldom
+
+            left = without_needed(target.storage, left)
+    if left:
+        cause = (
+            f"{target.path}: an earlier write was not finished, and has left "
+            f"{name_unfinished(left)}."
+        )
+        log_warning(f"{cause} {remedy_of_leftovers(target.storage.path, left)}")
 
 
 def check_new_folder(work: WritePlan, generation: str | None = None) -> None:

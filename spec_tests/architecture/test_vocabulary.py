@@ -26,6 +26,7 @@ HOMES = {
         "formats/torch/__init__.py",
         "torch/storage.py",
         "verbs/lazy.py",
+        "verbs/clean.py",
         "verbs/remove.py",
         *(
             f"formats/zarr/{name}.py"

@@ -162,5 +162,5 @@ def test_the_readme_shows_every_verb_that_looks_at_a_checkpoint() -> None:
         for block in blocks(README, "console")
         for command, _ in commands(block.body)
     ]
-    others = {"apply", "completion", "delta", "formats", "maps", "vectors"}
+    others = {"apply", "clean", "completion", "delta", "formats", "maps", "vectors"}
     assert {words[1] for words in told if words[0] == "shardvar"} == set(COMMANDS) - others

@@ -141,6 +141,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "layout",
         "planning",
         "storage.concurrency",
+        "storage.scratch",
         "verbs",
     ),
     "jax": ("errors", "records", "extras", "formats.protocol", "layout", "planning", "verbs"),

@@ -17,8 +17,8 @@ def _peers(names: str) -> tuple[str, ...]:
 
 
 LAYERS = {
-    "layout": ("geometry",),
-    "layout.meshes": ("meshes",),
+    "layout": ("geometry", "spec/test_spec_partitions.py", "spec/test_spec_checkpoints.py"),
+    "layout.meshes": ("meshes", "spec/test_spec_meshes.py"),
     "planning": ("planning",),
     "maps": ("maps",),
     "wire": ("wire",),
@@ -36,10 +36,19 @@ LAYERS = {
     "vectors": ("kit/test_published_vectors.py", "kit/test_run_vectors.py"),
     "reference.tracking": ("objects",),
     "reference.devices": ("devices",),
-    "reference.random": ("random",),
-    "reference.variables": ("variables",),
-    "reference.nn": ("nn",),
-    "reference.training": ("training",),
+    "reference.random": ("random", "spec/test_spec_random.py"),
+    "reference.variables": (
+        "variables",
+        "spec/test_spec_variables.py",
+        "spec/test_spec_strategies.py",
+        "spec/test_spec_random.py",
+    ),
+    "reference.nn": ("nn", "spec/test_spec_training.py"),
+    "reference.training": (
+        "training",
+        "spec/test_spec_training.py",
+        "spec/test_spec_strategies.py",
+    ),
     "reference.objects": ("objects",),
     "conformance": ("kit",),
     "torch": _peers(

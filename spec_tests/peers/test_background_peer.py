@@ -265,10 +265,10 @@ def test_what_is_kept_between_saves_is_of_the_same_state(changed: str, tmp_path:
         tensor: Any = Divided()
         tensor.shape = torch.Size(shape)
         try:
-            held, is_first = leaves._of_dtensor(tensor, [torch.zeros(local)])
+            held = leaves._of_dtensor(tensor, [torch.zeros(local)])
         except UnsupportedError as error:
             return str(error)
-        return [(str(each.region), each.values.shape) for each in held], is_first
+        return [(str(each.region), each.values.shape) for each in held]
 
     shape, place, local = (8, 6), Shard(0), (2, 6)
     kept = regions(shape, place, local)

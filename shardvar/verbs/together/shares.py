@@ -55,6 +55,7 @@ from shardvar.records import entity, field, replace
 from shardvar.storage.local import split_place
 from shardvar.storage.remote import RemoteStorage
 from shardvar.verbs.arguments import check_mapping, named_arguments, stored_dtype, texts_of
+from shardvar.verbs.compare.claims import digest_arrays
 from shardvar.verbs.lazy import as_values
 from shardvar.verbs.locate import Location, Path
 from shardvar.verbs.reports import WriteReport
@@ -329,7 +330,7 @@ def save_with_objects(
 ) -> WriteReport:
     """Values of a training state that other processes write have no shards here.
 
-    ``keys`` are those of the tensors of a state, which a source does not have."""
+    ``keys`` names the tensors of a state, which a source does not do."""
     # Check, and plan.
     options = saved.options
     about = replace(about, description=DESCRIPTION, writer=WRITER)
@@ -376,8 +377,6 @@ def save_alone(
         source=source,
     )
     if options.digest:
-        from shardvar.verbs.compare.claims import digest_arrays  # only where digests are kept
-
         work = digest_arrays(work, source)
     return carry_out(work, source, None, lambda _: None)
 

@@ -15,14 +15,13 @@ if TYPE_CHECKING:
 
 
 def execute(arguments: Namespace) -> int:
-    from shardvar.maps.map import Map, shipped_maps, shipped_models
+    from shardvar.maps.map import Map, shipped_maps
     from shardvar.verbs.problems import SCHEMA
 
     name = arguments.name
     names = shipped_maps()
     if name is not None and name not in names:
-        models = shipped_models()
-        names = [each for each in names if name.lower() in " ".join([each, *models.get(each, ())])]
+        names = [each for each in names if any(name.lower() in text for text in _texts_of(each))]
     if name not in names and names:
         _print_list(names, arguments)
         return 0
@@ -49,6 +48,14 @@ def execute(arguments: Namespace) -> int:
         for name, size in found.sizes.items():
             say(f"{name} = {json.dumps(size)}")
     return 0
+
+
+def _texts_of(name: str) -> list[str]:
+    """Return the name of a map, and the models that it is for; other programs' have a colon."""
+    from shardvar.maps.map import shipped_models
+
+    models = shipped_models().get(name, ())
+    return [name, *(model for model in models if ":" not in model)]
 
 
 def _print_list(names: Sequence[str], arguments: Namespace) -> None:

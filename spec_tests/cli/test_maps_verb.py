@@ -8,7 +8,7 @@ import numpy as np
 
 import shardvar as sv
 from shardvar.cli.serving import answers_of
-from shardvar.maps.map import find_shipped, shipped_maps
+from shardvar.maps.map import find_shipped, shipped_maps, shipped_models
 from shardvar.verbs.mapping import map_reader
 from spec_tests.helpers.command_line import Run, run, terminal
 from spec_tests.helpers.view_pages import columns_of, keys_of
@@ -245,7 +245,10 @@ def test_a_word_filters_and_a_terminal_groups_the_families(run: Run) -> None:
     names = shipped_maps()
     for word in ("llama", "to-gguf", "MoE"):
         listed = [each["name"] for each in run("maps", word, "--json").json["maps"]]
-        assert listed == [name for name in names if word.lower() in name] != names
+        named = [name for name in names if word.lower() in name]
+        others = [name for name in listed if name not in named]
+        assert named == [name for name in listed if name in named] != names
+        assert all(word.lower() in " ".join(shipped_models()[name]) for name in others)
     with terminal(500):
         groups = dict(line.split(": ", 1) for line in run("maps").out.splitlines() if ": " in line)
         every = run("maps", "--all").out

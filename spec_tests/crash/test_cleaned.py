@@ -87,7 +87,7 @@ def test_exactly_the_leftovers_of_a_killed_writer_are_listed_and_removed(
     shutil.copytree(start, whole)
     calls = run(whole, form, 2, -1)
     before, after = files(start), files(whole)
-    for at in range(phase(9), calls, stride(9)):
+    for at in range(phase(27), calls, stride(27)):
         shutil.rmtree(place, ignore_errors=True)
         shutil.copytree(start, place)
         run(place, form, 2, at)

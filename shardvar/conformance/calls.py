@@ -19,7 +19,7 @@ import numpy as np
 
 from shardvar.conformance.adapter import load_adapter
 from shardvar.layout.dtypes import Array
-from shardvar.testing.arrays import difference
+from shardvar.testing.compare import difference
 
 LONG = 24
 """The most elements of an array that are written out; a longer one is an expression."""

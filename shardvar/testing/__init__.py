@@ -26,7 +26,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from shardvar.extras import missing_extra
-from shardvar.testing.arrays import assert_checkpoints_equal, assert_matches_oracle, difference
+from shardvar.testing.compare import assert_checkpoints_equal, assert_matches_oracle, difference
 
 # Asked before the imports below, whose error would name the module and not the extra to install.
 if TYPE_CHECKING or find_spec("hypothesis") is not None:

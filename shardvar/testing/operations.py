@@ -20,7 +20,8 @@ from shardvar.records import frozen
 from shardvar.reference.devices import Device
 from shardvar.reference.variables import IndexedSlices, ShardedVariable, Variable
 from shardvar.spec import lookups, variables
-from shardvar.testing.arrays import assert_matches_oracle, counting, layouts
+from shardvar.testing.arrays import counting, layouts
+from shardvar.testing.compare import assert_matches_oracle
 
 Ids = npt.NDArray[np.int64]
 Key = tuple[int | slice | EllipsisType | None, ...]

@@ -31,7 +31,7 @@ from shardvar.layout.dtypes import Array
 from shardvar.spec.meshes import by_placements, fsdp, hsdp, parts
 from shardvar.spec.redistribution import reduced
 from shardvar.testing import counting
-from shardvar.testing.arrays import difference
+from shardvar.testing.compare import difference
 
 MeshPlacement = int | None | tuple[str, int, int]
 MeshShape = tuple[int, ...]

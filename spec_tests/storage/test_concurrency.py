@@ -320,10 +320,10 @@ def test_uploads_hold_no_more_memory_than_reports_say(monkeypatch: pytest.Monkey
     assert most == [3]
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", sorted(FORMATS.keys() - {"orbax"}))
 def test_an_error_amid_many_uploads_leaves_no_file(form: str) -> None:
     """Whatever went up beside the file that was refused is removed; the error is the one of that
-    file."""
+    file. A database of Orbax has few files, and its own tests refuse each request."""
     asked: list[str] = []
 
     def refuse(what: str) -> None:

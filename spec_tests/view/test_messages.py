@@ -97,7 +97,8 @@ def test_a_key_of_thousands_of_characters_works_and_a_longer_one_than_any_format
 
 
 def test_every_line_of_a_log_goes_through_message() -> None:
-    """Only `log_warning`, and the error of a save in the background, ask for a logger to write to."""
+    """Only `log_warning`, the error of a save in the background, and repeated requests ask for a
+    logger to write to; the process that writes hands on what these have logged."""
     callers = {
         module_name(path)
         for path in MODULES
@@ -106,7 +107,12 @@ def test_every_line_of_a_log_goes_through_message() -> None:
         if isinstance(node, ast.Call)
         and ast.unparse(node.func) in ("logging.getLogger", "logging.warning", "warnings.warn")
     }
-    assert callers == {"shardvar.errors", "shardvar.verbs.background"}
+    assert callers == {
+        "shardvar.errors",
+        "shardvar.storage.requests",
+        "shardvar.verbs.background",
+        "shardvar.verbs.writer_process",
+    }
 
 
 def test_values_that_no_object_took_are_logged_without_control_characters(

@@ -141,7 +141,7 @@ class use_storage_options:  # noqa: N801  # called as a function
     Examples
     --------
     >>> import shardvar as sv
-    >>> with sv.use_storage_options(sv.StorageOptions(part_nbytes=64 << 20, parts_ahead=16)):
+    >>> with sv.use_storage_options(sv.StorageOptions(part_nbytes=16 << 20, parts_ahead=2)):
     ...     pass  # sv.save("s3://bucket/run/step-1", tensors)
     """
 

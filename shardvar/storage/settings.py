@@ -11,7 +11,7 @@ import os
 import re
 from typing import Any
 
-from shardvar.errors import ArgumentError
+from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.records import fields, frozen
 
 __all__ = ["StorageOptions", "use_storage_options"]
@@ -133,6 +133,11 @@ class use_storage_options:  # noqa: N801  # called as a function
     options : StorageOptions, optional
         The settings; without them, the environment's.
 
+    Raises
+    ------
+    ArgumentTypeError
+        If ``options`` is something else.
+
     Notes
     -----
     Files that are open keep their settings. Workers of an executor get the settings of the process
@@ -146,6 +151,10 @@ class use_storage_options:  # noqa: N801  # called as a function
     """
 
     def __init__(self, options: StorageOptions | None = None) -> None:
+        given: object = options
+        if not (given is None or isinstance(given, StorageOptions)):
+            cause = f"options={options!r} is no StorageOptions."
+            raise ArgumentTypeError(cause, "Give sv.StorageOptions(patience_seconds=600), or none.")
         self._before = [*_current]
         _current[:] = [options or _from_environment()]
 

@@ -38,6 +38,7 @@ import numpy as np
 from shardvar.engine.pool import run_all
 from shardvar.errors import (
     ArgumentError,
+    ArgumentTypeError,
     CheckpointError,
     InvalidCheckpoint,
     LockHeld,
@@ -344,6 +345,10 @@ class Aftercare:
         if self.on_error not in ("raise", "warn"):
             raise ArgumentError(
                 f"on_error={self.on_error!r} is unknown.", "Give 'raise' or 'warn'."
+            )
+        if not (self.on_saved is None or callable(self.on_saved)):
+            raise ArgumentTypeError(
+                f"on_saved={self.on_saved!r} is not a function.", "Give one that takes the report."
             )
 
     def is_borne(self, error: BaseException) -> bool:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.errors import ArgumentError
+from shardvar.errors import ArgumentError, ArgumentTypeError
 from shardvar.records import fields, replace
 from shardvar.storage import settings
 from shardvar.storage.objects import ObjectClient
@@ -74,6 +74,14 @@ def test_uploads_do_not_wait_for_memory_that_they_never_get() -> None:
     with pytest.raises(ArgumentError, match="in_flight_nbytes"):
         sv.StorageOptions(part_nbytes=64 << 20, parts_ahead=2)
     assert sv.StorageOptions(part_nbytes=64 << 20, parts_ahead=1).upload_nbytes == 64 << 20
+
+
+def test_what_is_no_settings_is_refused_and_changes_none() -> None:
+    before = settings.current()
+    for wrong in (3, {"requests": 3}, False):
+        with pytest.raises(ArgumentTypeError, match="is no StorageOptions"):
+            sv.use_storage_options(wrong)  # type: ignore[arg-type]
+    assert settings.current() is before
 
 
 @given(st.data())

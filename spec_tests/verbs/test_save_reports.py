@@ -11,6 +11,7 @@ import pytest
 import shardvar as sv
 from shardvar.errors import (
     ArgumentError,
+    ArgumentTypeError,
     IncompleteCheckpoint,
     InconsistentTensor,
     StorageError,
@@ -83,6 +84,8 @@ def test_errors_of_the_program_are_raised(background: bool | str, tmp_path: Path
         ArgumentError, match=r"on_error='ignore' is unknown. Give 'raise' or 'warn'"
     ):
         save(tmp_path / "m", background, on_error="ignore")
+    with pytest.raises(ArgumentTypeError, match="on_saved=3 is not a function"):
+        save(tmp_path / "m", background, on_saved=3)
 
 
 def test_the_failures_that_a_training_survives_are_of_the_machine() -> None:

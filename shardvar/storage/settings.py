@@ -153,7 +153,7 @@ class use_storage_options:  # noqa: N801  # called as a function
     def __init__(self, options: StorageOptions | None = None) -> None:
         given: object = options
         if not (given is None or isinstance(given, StorageOptions)):
-            cause = f"options={options!r} is no StorageOptions."
+            cause = f"options={options!r} is not a StorageOptions."
             raise ArgumentTypeError(cause, "Give sv.StorageOptions(patience_seconds=600), or none.")
         self._before = [*_current]
         _current[:] = [options or _from_environment()]

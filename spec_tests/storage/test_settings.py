@@ -79,7 +79,7 @@ def test_uploads_do_not_wait_for_memory_that_they_never_get() -> None:
 def test_what_is_no_settings_is_refused_and_changes_none() -> None:
     before = settings.current()
     for wrong in (3, {"requests": 3}, False):
-        with pytest.raises(ArgumentTypeError, match="is no StorageOptions"):
+        with pytest.raises(ArgumentTypeError, match="is not a StorageOptions"):
             sv.use_storage_options(wrong)  # type: ignore[arg-type]
     assert settings.current() is before
 

@@ -22,18 +22,16 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import shardvar.jax
 from benchmarks.jobs import BACKGROUND, ORBAX, ORBAX_ASYNC, OURS, Job
 
-TENSORS = 16
-
 
 def state_of(job: Job, fill: Callable[[tuple[int, ...]], Any]) -> dict[str, Any]:
-    """Return arrays of 64 columns whose rows are divided over the processes."""
+    """Return arrays whose rows are divided over the processes."""
     mesh = Mesh(np.array(jax.devices()), ("rows",))
     sharding = NamedSharding(mesh, PartitionSpec("rows"))
-    shape = job.rows // TENSORS, 64
-    local = shape[0] // job.count, 64
+    shape = job.rows, job.columns
+    local = job.rows // job.count, job.columns
     return {
         f"layer_{number}": jax.make_array_from_process_local_data(sharding, fill(local), shape)
-        for number in range(TENSORS)
+        for number in range(job.tensors)
     }
 
 

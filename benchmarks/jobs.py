@@ -26,11 +26,15 @@ from benchmarks.sizes import MIB
 
 DCP, ASYNC, OURS, BACKGROUND = "DCP", "DCP async", "shardvar", "shardvar background"
 ORBAX, ORBAX_ASYNC = "Orbax", "Orbax async"
+PARTS, SNAPSHOT = "torch.save of local parts", "torchsnapshot"
 COPY = "a copy of the state"
 COUNTS = 2, 4
 ROUNDS = 3
-TARGET, BLOCKED_TARGET = 1.0, 1.2
-LIMIT_SECONDS = 300
+TARGET, NEAR_TARGET = 1.0, 1.2
+LIMIT_SECONDS = 900
+TENSORS = 16
+TINY_ROWS, TINY_COLUMNS = 4, 16
+"""The shape of each of very many tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +49,12 @@ class Job:
     """The file or the address at which they meet."""
     folder: str
     """The folder of the checkpoints."""
+    tensors: int
+    """The number of tensors of the state."""
     rows: int
-    """The rows of 64 float32 of the state."""
+    """The rows of each."""
+    columns: int
+    """The float32 of each row."""
     rounds: int
     """The rounds that count."""
     programs: list[str]
@@ -96,43 +104,60 @@ def measure(setting: Setting) -> Iterator[Figure]:
     if find_spec("torch") is None:
         yield skipped("jobs", DCP, "PyTorch is not installed")
     else:
-        programs = [DCP, OURS, ASYNC, BACKGROUND]
-        yield from _of_jobs(setting, "torch_jobs", "PyTorch", programs, _torch_figures)
+        programs = [DCP, OURS, ASYNC, BACKGROUND, PARTS]
+        if find_spec("torchsnapshot") is None:
+            yield skipped("jobs", SNAPSHOT, "torchsnapshot is not installed")
+        else:
+            programs.append(SNAPSHOT)
+        for state in _states(setting):
+            yield from _of_jobs(setting, "torch_jobs", "PyTorch", state, programs, _torch_figures)
     if find_spec("orbax") is None:
         yield skipped("jobs", ORBAX, "Orbax is not installed")
     else:
         programs = [ORBAX, OURS, ORBAX_ASYNC, BACKGROUND]
-        yield from _of_jobs(setting, "jax_jobs", "JAX", programs, _jax_figures)
+        for state in _states(setting):
+            yield from _of_jobs(setting, "jax_jobs", "JAX", state, programs, _jax_figures)
+
+
+def _states(setting: Setting) -> Iterator[tuple[str, int, int, int]]:
+    """The name of each state, its tensors, and the rows and columns of each."""
+    rows, count = setting.sizes.table_rows, setting.sizes.tiny_count
+    for part in (8, 1):
+        yield f"{rows * 256 // part // MIB} MiB", TENSORS, rows // part // TENSORS, 64
+    yield f"{count} tensors", count, TINY_ROWS, TINY_COLUMNS
 
 
 def _of_jobs(
     setting: Setting,
     module: str,
     framework: str,
+    state: tuple[str, int, int, int],
     programs: list[str],
     figures_of: Callable[[str, Times, str], Iterator[Figure]],
 ) -> Iterator[Figure]:
-    """The figures of the jobs of one framework."""
-    rows, place = setting.sizes.table_rows, setting.disk
-    size = f"{framework}, {rows * 256 // MIB} MiB"
+    """The figures of the jobs of one framework with one state."""
+    (size, *sizes), place = state, setting.disk
     first, second = COUNTS
     rooms = {count: place.room(f"job-of-{count}") for count in COUNTS}
+
+    def subject(count: int) -> str:
+        return f"{framework}, {size} on {count} processes"
 
     def run(count: int, *, saves: bool, restores: int | None) -> Times:
         other = "" if restores is None else str(rooms[restores])
         meeting = _meeting(rooms[count], module)
         chosen = programs if saves else []
-        job = Job(0, count, meeting, str(rooms[count]), rows, ROUNDS, chosen, other)
+        job = Job(0, count, meeting, str(rooms[count]), *sizes, ROUNDS, chosen, other)
         return run_job(module, job)
 
     def other(count: int, saved: int, times: Times) -> Figure:
-        name = f"{size} on {count} processes: restore what {saved} saved"
+        name = f"{subject(count)}: restore what {saved} saved"
         return _ratio(name, "other", OURS, programs[0], times, place.name, TARGET)
 
     times = run(first, saves=True, restores=None)
-    yield from figures_of(f"{size} on {first} processes", times, place.name)
+    yield from figures_of(subject(first), times, place.name)
     times = run(second, saves=True, restores=first)
-    yield from figures_of(f"{size} on {second} processes", times, place.name)
+    yield from figures_of(subject(second), times, place.name)
     yield other(second, first, times)
     yield other(first, second, run(first, saves=False, restores=second))
     for count in COUNTS:
@@ -159,9 +184,13 @@ def _torch_figures(subject: str, times: Times, place: str) -> Iterator[Figure]:
 
     yield compared("save", "durable", OURS, DCP)
     yield compared("save in the background: blocked", "blocked", BACKGROUND, ASYNC)
-    yield compared("save in the background: blocked", "blocked", BACKGROUND, COPY, BLOCKED_TARGET)
+    yield compared("save in the background: blocked", "blocked", BACKGROUND, COPY, NEAR_TARGET)
     yield compared("save in the background: until durable", "durable", BACKGROUND, ASYNC)
     yield compared("restore", "restore", OURS, DCP)
+    for program, target in ((PARTS, NEAR_TARGET), (SNAPSHOT, TARGET)):
+        if (program, "durable") in times:
+            yield compared("save", "durable", OURS, program, target)
+            yield compared("restore", "restore", OURS, program, target)
     name = f"{subject}: memory of a process that saves in the background"
     ours, theirs = (times[program, "memory"][0] / MIB for program in (BACKGROUND, ASYNC))
     note = f"{ours:.0f} MiB / {theirs:.0f} MiB beyond the state"

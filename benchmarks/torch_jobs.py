@@ -10,6 +10,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from time import perf_counter
@@ -21,21 +22,30 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
+with suppress(ImportError):
+    import torchsnapshot
+
 import shardvar.torch
 from benchmarks.child import Growth
-from benchmarks.jobs import ASYNC, BACKGROUND, COPY, DCP, OURS, Job
+from benchmarks.jobs import ASYNC, BACKGROUND, COPY, DCP, OURS, PARTS, SNAPSHOT, Job
+from benchmarks.places import sync_tree
 
-TENSORS = 16
+State = dict[str, Any]
 
 
-def state_of(job: Job, fill: Callable[[Any], Any]) -> dict[str, Any]:
-    """Return tensors of 64 columns whose rows are divided over the processes."""
+def state_of(job: Job, fill: Callable[[Any], Any]) -> State:
+    """Return tensors whose rows are divided over the processes."""
     mesh = init_device_mesh("cpu", (job.count,))
-    rows = job.rows // TENSORS // job.count
+    shape = job.rows // job.count, job.columns
     return {
-        f"layer.{number}": DTensor.from_local(fill((rows, 64)), mesh, [Shard(0)])
-        for number in range(TENSORS)
+        f"layer.{number}": DTensor.from_local(fill(shape), mesh, [Shard(0)], run_check=False)
+        for number in range(job.tensors)
     }
+
+
+def parts_of(state: State) -> State:
+    """Return what lies in this process."""
+    return {key: tensor.to_local() for key, tensor in state.items()}
 
 
 def slowest(seconds: float) -> float:
@@ -51,20 +61,40 @@ def _own_group() -> Any:
     return dist.new_group(backend="gloo")
 
 
-def save(program: str, path: Path, state: dict[str, Any], run: str) -> Any:
-    """Save with a program; return what waits for the end, or None."""
+def save(program: str, path: Path, state: State, run: str) -> Any:
+    """Save with a program; return what waits for the end, or None.
+
+    What a program leaves in the memory of the system is brought to the disk, as the others do.
+    """
     if program == DCP:
         return dcp.save({"model": state}, checkpoint_id=path)
     if program == ASYNC:
         return dcp.async_save({"model": state}, checkpoint_id=path)
+    if program == PARTS:
+        with (path / f"part-{dist.get_rank()}.pt").open("wb") as file:
+            torch.save(parts_of(state), file)
+            os.fsync(file.fileno())
+        return None
+    if program == SNAPSHOT:
+        parts = {"model": torchsnapshot.StateDict(**parts_of(state))}
+        torchsnapshot.Snapshot.take(str(path / "ck"), parts)
+        sync_tree(path / "ck" / f"{dist.get_rank()}")
+        return None
     options = {"run": run, "background": program == BACKGROUND}
     return shardvar.torch.save(path / "ck", {"model": state}, **options)
 
 
-def load(program: str, path: Path, state: dict[str, Any]) -> None:
-    """Load with a program."""
+def load(program: str, path: Path, state: State) -> None:
+    """Load with a program, into the state."""
     if program == DCP:
         dcp.load({"model": state}, checkpoint_id=path)
+    elif program == PARTS:
+        parts = torch.load(path / f"part-{dist.get_rank()}.pt", weights_only=True)
+        for key, tensor in parts_of(state).items():
+            tensor.copy_(parts[key])
+    elif program == SNAPSHOT:
+        parts = {"model": torchsnapshot.StateDict(**parts_of(state))}
+        torchsnapshot.Snapshot(str(path / "ck")).restore(parts)
     else:
         shardvar.torch.load(path / "ck", {"model": state})
 
@@ -76,7 +106,7 @@ def run_rounds(job: Job, told: list[tuple[str, str, float]]) -> None:
     empty = state_of(job, torch.zeros)
     for number in range(job.rounds + 1):
         for program in job.programs:
-            path = Path(job.folder) / program.replace(" ", "-")
+            path = _place(job.folder, program)
             if job.process == 0:
                 shutil.rmtree(path, ignore_errors=True)
                 path.mkdir()
@@ -93,12 +123,12 @@ def run_rounds(job: Job, told: list[tuple[str, str, float]]) -> None:
                 told += [(program, "blocked", blocked), (program, "durable", durable)]
         dist.barrier(group=_own_group())
         start = perf_counter()
-        copies = [tensor.to_local().clone() for tensor in state.values()]
+        copies = [tensor.clone() for tensor in parts_of(state).values()]
         told.append((COPY, "blocked", slowest(perf_counter() - start)))
         del copies
-        for program in (DCP, OURS):
-            if program in job.programs:
-                seconds = _restore(program, Path(job.folder) / program, empty)
+        for program in job.programs:
+            if program not in (ASYNC, BACKGROUND):
+                seconds = _restore(program, _place(job.folder, program), empty)
                 told.append((program, "restore", seconds))
                 assert all(torch.equal(empty[k].to_local(), state[k].to_local()) for k in state)
 
@@ -113,7 +143,11 @@ def run_other(job: Job, told: list[tuple[str, str, float]]) -> None:
         ]
 
 
-def _restore(program: str, path: Path, empty: dict[str, Any]) -> float:
+def _place(folder: str, program: str) -> Path:
+    return Path(folder) / program.replace(" ", "-")
+
+
+def _restore(program: str, path: Path, empty: State) -> float:
     for tensor in empty.values():
         tensor.to_local().zero_()
     dist.barrier(group=_own_group())

@@ -496,7 +496,7 @@ def check_on(stage: Stage, verb: str) -> None:
         check_law(stage, verb)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_verb_on_a_disk_means_the_checkpoint_at_its_path(

@@ -123,7 +123,7 @@ def is_in_proportion(verb: Callable[[str], object], sized: Callable[[int], str])
     return any(is_doubled(verb, sized(2**k), sized(2 ** (k + 1))) for k in range(DOUBLINGS))
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(5)
 def test_twice_as_much_takes_about_twice_as_long(
     construct: Construct,
     tmp_path: Path,
@@ -141,7 +141,7 @@ def test_twice_as_much_takes_about_twice_as_long(
     assert slow == []
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(7)
 def test_memory_is_a_documented_multiple_of_the_files(
     construct: Construct, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

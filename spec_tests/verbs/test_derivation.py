@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.errors import CorruptCheckpoint, MalformedCheckpoint, TargetExists
 from shardvar.verbs.derivation import DerivationReport
 from spec_tests.helpers.command_line import Run, run
+from spec_tests.helpers.thoroughness import stride
 
 __all__ = ["run"]
 
@@ -52,6 +53,7 @@ def made(tmp_path: Path) -> tuple[Path, Path, Path]:
 
 
 @pytest.mark.parametrize("name", OPTIONS)
+@settings(max_examples=24 // stride(3))
 @given(data=st.data())
 def test_a_result_is_derived_until_a_byte_of_it_or_of_a_source_changes(
     name: str, data: st.DataObject

@@ -177,7 +177,7 @@ def test_bits_of_other_programs_files_are_found_or_harmless(case: str, tmp_path:
     assert files and sv.verify(path).damages == ()
     for file in files:
         nbits = 8 * file.stat().st_size
-        for bit in flips(file, step=stride(max(9, nbits * len(files) // 120 | 1))):
+        for bit in flips(file, step=stride(max(9, nbits * len(files) // 60 | 1))):
             try:
                 report = sv.verify(path)
                 ok = [key for key in right if report.outcomes.get(key) == "ok"]

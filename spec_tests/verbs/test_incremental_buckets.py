@@ -111,6 +111,7 @@ def test_a_writer_that_dies_at_any_request_loses_nothing(event: str, takes_effec
     assert at > 1
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("inner", EVENTS)
 @pytest.mark.parametrize("outer", EVENTS)
 def test_two_at_a_time_lose_nothing(outer: str, inner: str) -> None:

@@ -35,7 +35,7 @@ from shardvar.cli.output import (
     terminal_size,
 )
 from shardvar.pictures.words import in_command, natural_key
-from shardvar.records import dataclass, field, replace
+from shardvar.records import field, mutable, replace
 from shardvar.verbs.parameters import PROJECTIONS
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Line(NamedTuple):
         return len(self.guide) // 3
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@mutable
 class _Node:
     leaf: int | None = None
     children: dict[str, "_Node"] = field(default_factory=dict)

@@ -40,7 +40,7 @@ from shardvar.layout.region import intersect, regions_of_range
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
 from shardvar.planning.plan import CopyTable, Plan
 from shardvar.planning.slices import Columns, SliceTable, widen
-from shardvar.records import dataclass, entity, field, replace
+from shardvar.records import entity, field, mutable, replace
 from shardvar.wire import strings
 
 
@@ -172,7 +172,7 @@ def integers_of_ranges(first: Ints, last: Ints) -> Ints:
     return np.asarray(np.arange(total) + np.repeat(first - (stops - counts), counts))
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class LazyPayload:
     """An array whose values are made when they are read."""
 

@@ -31,7 +31,7 @@ from shardvar.planning.index import (
     unknown_key,
 )
 from shardvar.planning.slices import SliceTable
-from shardvar.records import dataclass, field, frozen, replace
+from shardvar.records import entity, field, mutable, replace
 
 # Payloads that are read together with their frames, and with their neighbours.
 #
@@ -60,7 +60,7 @@ _KEPT_PAYLOADS = 16
 one, which another thread goes on with."""
 
 
-@frozen(eq=False, repr=False)
+@entity
 class Enclosed:
     """The extents of payloads, by file and place; safe to use from several threads."""
 
@@ -170,7 +170,7 @@ class Located(NamedTuple):
     plain: bool
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@mutable
 class DeferredIndex:
     """A table of contents; safe to use from several threads."""
 
@@ -371,7 +371,7 @@ class DeferredIndex:
             self._is_known[left] = True
 
 
-@frozen(eq=False, repr=False)
+@entity
 class LateIndex:
     """An index whose keys are known, and that is read whole when anything else is asked for."""
 

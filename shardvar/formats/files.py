@@ -44,7 +44,7 @@ from shardvar.formats.unfinished import ASIDE
 from shardvar.layout.dtypes import Ints
 from shardvar.pictures.words import named
 from shardvar.planning.index import EntryTable
-from shardvar.records import dataclass, field, frozen
+from shardvar.records import field, frozen, mutable
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.posix import check_stays_inside
 from shardvar.storage.protocol import FileOpener, ReadableFile, Storage, Traits
@@ -204,7 +204,7 @@ def size_fault(
 KeptKey = TypeVar("KeptKey")
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@mutable
 class KeptValues(Generic[KeptKey, Found]):
     """The values that were asked for last, at most ``most``; safe to use from several threads."""
 
@@ -230,7 +230,7 @@ class KeptValues(Generic[KeptKey, Found]):
             self._values.clear()
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@mutable
 class DataFiles:
     """The data files by number, at most ``OPEN_FILES`` open; safe to use from several threads.
     Others are dropped and not closed, since a thread may be reading."""
@@ -579,7 +579,7 @@ _FEW_NBYTES = 1 << 12
 """The bytes that are read after a jump: more than most headers have."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@mutable
 class Window:
     """A file, and the bytes of it that were read last."""
 

@@ -52,7 +52,7 @@ from shardvar.formats.protocol import Finding
 from shardvar.formats.sets import is_bare
 from shardvar.limits import MAX_HEADER_NBYTES
 from shardvar.planning.index import EntryTable, Metadata
-from shardvar.records import dataclass, entity, field
+from shardvar.records import entity, field, mutable
 from shardvar.storage.protocol import Storage
 from shardvar.wire import strict_json
 from shardvar.wire.crc import CRC32
@@ -88,7 +88,7 @@ _FIRST_MEMBERS = (b"metadata.json", b"config.json", _MEMBER.encode())
 _INDEX_DEPTH = 32
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class _KerasListing(Listing):
     opened: dict[int, Hdf5File] = field(default_factory=dict)
     """The files that h5py has open to decode some of their arrays, by number."""

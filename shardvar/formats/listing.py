@@ -33,7 +33,7 @@ from shardvar.planning.index import (
     find_shared,
 )
 from shardvar.planning.slices import TensorTable
-from shardvar.records import dataclass, entity, field, frozen, replace
+from shardvar.records import entity, field, frozen, mutable, replace
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import invalid, past_limit
 from shardvar.wire.plain import build_objects, encode_value
@@ -65,7 +65,7 @@ class ListedTensor(NamedTuple):
         return prod(self.shape) * self.itemsize if self.size is None else self.size
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class Listing:
     data: DataFiles
     tensors: list[ListedTensor] = field(default_factory=list)

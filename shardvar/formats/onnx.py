@@ -58,7 +58,7 @@ from shardvar.formats.protocol import Finding
 from shardvar.formats.sets import is_bare
 from shardvar.layout.dtypes import HALVES, STRING, code, slice_nbytes
 from shardvar.planning.index import Metadata
-from shardvar.records import dataclass, entity, field, frozen
+from shardvar.records import entity, field, frozen, mutable
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire import onnx, strings
 from shardvar.wire.damage import (
@@ -114,7 +114,7 @@ class _Guard(NamedTuple):
     checksum: str
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
+@mutable(kw_only=True)
 class _OnnxListing(Listing):
     """The tensors of a model. The model is file 0, and files of external data follow."""
 

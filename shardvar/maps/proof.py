@@ -46,7 +46,7 @@ from shardvar.maps.matching import (
 )
 from shardvar.maps.plan import Piece, View
 from shardvar.pictures.words import human_shape
-from shardvar.records import dataclass, field, frozen
+from shardvar.records import field, frozen, mutable
 
 _MOST_BOXES = 1 << 22
 """Boxes of one tensor, about 100 bytes each."""
@@ -56,7 +56,7 @@ MOST_PROBLEMS = 20
 """Problems that are described; the others are counted."""
 
 
-@dataclass(slots=True)
+@mutable
 class Use:
     """The elements of one tensor that a rule holds."""
 

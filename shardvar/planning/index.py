@@ -130,7 +130,7 @@ class Entry(NamedTuple):
     checksum: int | None  # the checksum of the payload; None if the format has none
 
 
-@entity(repr=False)
+@entity
 class RunChecksums:
     """Checksums of runs: fixed-size parts of payloads, which are verified by themselves."""
 
@@ -194,7 +194,7 @@ class EntryTable:
         return replace(self, slices=slices, runs=runs, digests=digests, **columns)
 
 
-@entity(repr=False)
+@entity
 class References:
     """Tensors of an older checkpoint that a new one of the same directory has unchanged."""
 
@@ -205,7 +205,7 @@ class References:
     stamp: str  # the stamp of that index when it was read
 
 
-@entity(repr=False)
+@entity
 class ScannedFaults(Mapping[str, CheckpointError]):
     """The keys that cannot be read. A look-up asks for one key, and iteration scans once: use
     ``dict(faults.items())``, since ``dict(faults)`` looks each key up."""
@@ -256,7 +256,7 @@ class Index(Protocol):
         """All entries, a bounded table at a time, in the order of the keys."""
 
 
-@entity(repr=False)
+@entity
 class TableIndex:
     """An index that is one table in memory, for formats whose contents are read whole."""
 

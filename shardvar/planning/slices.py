@@ -356,7 +356,7 @@ def _stack(columns: Sequence[Array], rank: int | None = None) -> Array:
 _NAMED = 8  # keys that an error names; the rest it counts
 
 
-@entity(repr=False)
+@entity
 class Assignment:
     """A policy's answer: the slices to write and the file of each."""
 

@@ -52,7 +52,7 @@ from shardvar.errors import (
 )
 from shardvar.forks import new_lock
 from shardvar.pictures.words import message, named
-from shardvar.records import dataclass, field, frozen
+from shardvar.records import field, frozen, mutable
 from shardvar.storage import settings
 from shardvar.storage.concurrency import Result, check_wanted, retries
 from shardvar.storage.protocol import FileStatus
@@ -359,7 +359,7 @@ def pause_of_header(text: str | None) -> float:
     return min(max(seconds, 0.0), longest) if math.isfinite(seconds) else 0.0
 
 
-@dataclass(slots=True)
+@mutable
 class Pace:
     """The pace of all requests of a process, which the servers' answers set."""
 

@@ -83,7 +83,7 @@ from shardvar.planning.slices import (
     stack,
     task_of,
 )
-from shardvar.records import dataclass, entity, field, frozen, replace
+from shardvar.records import entity, field, frozen, mutable, replace
 from shardvar.storage.concurrency import without_collection
 from shardvar.verbs.arguments import as_array, check_policy
 from shardvar.verbs.reader import LazyArray
@@ -331,7 +331,7 @@ def _fields(callback: object) -> dict[str, Any]:
 ShardingCallback.register(ColumnarPolicy)
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class SliceSource:
     slices: SliceTable
     entries: EntryTable

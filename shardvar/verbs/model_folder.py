@@ -22,7 +22,7 @@ from shardvar.formats.table import names_of_target, usual_name
 from shardvar.layout.dtypes import is_floating
 from shardvar.pictures.words import count, human_size
 from shardvar.planning.slices import TensorTable
-from shardvar.records import dataclass, field, replace
+from shardvar.records import field, mutable, replace
 from shardvar.storage.posix import check_stays_inside
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.coded import CONFIG
@@ -60,7 +60,7 @@ _DTYPES = ("float16", "bfloat16", "float32", "float64")  # that models are loade
 _NAMES_OF_DTYPES = ("dtype", "torch_dtype")
 
 
-@dataclass(slots=True)
+@mutable
 class ModelFiles:
     copied: list[SideFile] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)

@@ -70,7 +70,7 @@ from shardvar.formats.protocol import Finding
 from shardvar.layout.dtypes import Ints, numpy_dtype
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Index, TableIndex
 from shardvar.planning.slices import TensorTable
-from shardvar.records import dataclass, field
+from shardvar.records import field, mutable
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import ReadableFile, Storage, Traits
 from shardvar.wire.crc import CRC32
@@ -136,7 +136,7 @@ class StoredArray(NamedTuple):
     """The CRC32 of its elements, in their stored byte order, after decompression."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@mutable
 class ArchiveContents:
     places: list[PlacedMember] = field(default_factory=list)
     """All whose place is known."""
@@ -326,7 +326,7 @@ _Span = list[PlacedMember]
 """Neighbours in the file, in its order."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@mutable
 class _Inflater:
     take: Callable[[], bytes]
     """Returns the next compressed bytes, empty at their end."""
@@ -356,7 +356,7 @@ class _Inflater:
             raise malformed("Its compressed bytes are followed by others.")
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@mutable
 class MemberStream:
     """The bytes of one member, each given once."""
 
@@ -409,7 +409,7 @@ class MemberStream:
         return self.read(self.place.start + self._taken - nbytes, nbytes)
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@mutable
 class _ExpectedMembers:
     """Members as they will be asked for; safe to use from several threads."""
 
@@ -481,7 +481,7 @@ def _spans(places: Sequence[PlacedMember]) -> list[_Span]:
     return spans
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@mutable
 class PayloadStream:
     """The payload of one array, from its first byte on."""
 
@@ -541,7 +541,7 @@ def read_transposed(read: _Read, array: StoredArray) -> memoryview:
         return np.ascontiguousarray(elements).reshape(-1).view(np.uint8).data
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@mutable
 class NpzSource(FileSource):
     """An open archive: its directory, and the headers of its arrays once they were asked for."""
 

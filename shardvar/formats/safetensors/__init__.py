@@ -55,7 +55,7 @@ from shardvar.formats.unfinished import share_files, share_prefix
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.index import OBJECTS
 from shardvar.planning.slices import Capabilities, SliceTable, check_holds
-from shardvar.records import field, frozen
+from shardvar.records import entity, field, frozen
 from shardvar.storage.concurrency import without_collection
 from shardvar.storage.protocol import Storage
 from shardvar.wire.digests import DIGESTS, encode_digests
@@ -77,7 +77,7 @@ class SafetensorsWriter(FileWriter):
         return [(0, build_header(_rows(slices), self.metadata))]
 
 
-@frozen(eq=False, kw_only=True)
+@entity(kw_only=True)
 class SafetensorsSink(SetSink):
     writer: SafetensorsWriter = field()
     prefix: str
@@ -278,7 +278,7 @@ class PublishedFormat(SafetensorsFormat):
         return _IndexedSink(**values, file=file, content=self.index(file))
 
 
-@frozen(eq=False, kw_only=True)
+@entity(kw_only=True)
 class _IndexedSink(SafetensorsSink):
     file: str
     """The final name of the file."""

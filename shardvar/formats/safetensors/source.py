@@ -73,7 +73,7 @@ from shardvar.limits import MAX_RANK
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM, OBJECTS, EntryTable, Metadata
 from shardvar.planning.slices import SliceTable, TensorTable
-from shardvar.records import dataclass, field
+from shardvar.records import field, mutable
 from shardvar.storage.concurrency import as_answered
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire import strict_json
@@ -571,7 +571,7 @@ def _saved_offsets(header: Header) -> dict[str, Sequence[int]] | None:
     return places
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class _Tensor:
     dtype: str
     shape: list[int]

@@ -506,7 +506,7 @@ class BundleWriter(FileWriter):
         return _checksum(dtype, count, payload)
 
 
-@frozen(eq=False, kw_only=True)
+@entity(kw_only=True)
 class BundleSink(SetSink):
     keys: list[bytes]  # [n] the tensors' names as they are stored
 

@@ -193,7 +193,7 @@ class DcpWriter(ArchiveWriter):
         yield position, tail
 
 
-@frozen(eq=False, kw_only=True)
+@entity(kw_only=True)
 class DcpSink(SetSink):
     about: Metadata  # The metadata, with the items of the objects that are carried
     item: tuple[Ints, Ints]  # [m] the first byte of each item in its file, and its size

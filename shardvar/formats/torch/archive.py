@@ -65,7 +65,7 @@ from shardvar.formats.torch.values import STORAGES, UNTYPED_STORAGE, pickled_of,
 from shardvar.layout.dtypes import ITEMSIZES, code
 from shardvar.limits import MAX_ARRAYS_NBYTES, MAX_PICKLE_NBYTES
 from shardvar.planning.index import NO_CHECKSUM
-from shardvar.records import dataclass, field, frozen
+from shardvar.records import field, frozen, mutable
 from shardvar.storage.protocol import ReadableFile
 from shardvar.wire.crc import CRC32
 from shardvar.wire.damage import (
@@ -119,7 +119,7 @@ class Record:
     crc: int  # The CRC-32 of its bytes by the archive's directory; ``NO_CHECKSUM`` if it has none
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class UnplacedRecord:
     """One record of an archive, whose local header is read when its place is asked for."""
 
@@ -151,7 +151,7 @@ class UnplacedRecord:
         return self._start
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class LostRecord:
     """A record that is not in an archive, since it was cut off; of the size that its storage has."""
 

@@ -54,7 +54,7 @@ from shardvar.formats.torch.values import StoredTensor, dtype_of
 from shardvar.limits import MAX_METADATA_NBYTES, MAX_NAMED, MAX_RANK
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM
-from shardvar.records import dataclass, field, replace
+from shardvar.records import field, mutable, replace
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import (
     SNIFF_NBYTES,
@@ -79,7 +79,7 @@ _MAX_PATH_DEPTH = 2
 Sharding = Mapping[str, Any]  # A description of a tensor in the index, with its mesh or its offsets
 
 
-@dataclass(slots=True)
+@mutable
 class _Item:
     files: dict[int, tuple[str, str]] = field(default_factory=dict)
     """The path of the file of each rank, and its kind."""

@@ -81,7 +81,7 @@ from shardvar.layout.dtypes import Ints, dtype_name
 from shardvar.limits import MAX_PICKLE_NBYTES
 from shardvar.pictures.words import named
 from shardvar.planning.slices import Capabilities, SliceTable, TensorTable, check_holds
-from shardvar.records import field, frozen
+from shardvar.records import entity, field, frozen
 from shardvar.storage.exchange import FolderBeside
 from shardvar.storage.local import LocalStorage
 from shardvar.storage.protocol import ReadableFile, Storage
@@ -307,7 +307,7 @@ def _owned(storage: Storage) -> set[str]:
     return {*models, *filter(_OWN.fullmatch, paths), *temporary_files(_ASIDE, storage.names())}
 
 
-@frozen(eq=False, kw_only=True)
+@entity(kw_only=True)
 class UniversalSink(FolderSink):
     def own(self, folder: str) -> set[str]:
         return _owned(LocalStorage(folder))

@@ -76,7 +76,7 @@ from shardvar.limits import MAX_PICKLE_NBYTES, MAX_VIEW_EXPANSION
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Index
 from shardvar.planning.slices import SliceTable, TensorTable
-from shardvar.records import dataclass, entity, field, frozen, replace
+from shardvar.records import entity, field, frozen, mutable, replace
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import ReadableFile
 from shardvar.wire.crc import CRC32
@@ -260,7 +260,7 @@ class _Template:
         return TensorView(self.view.tensor, placed, self.view.is_big_endian)
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class Frames:
     data: DataFiles
     templates: dict[tuple[int, Kind], _Template] = field(default_factory=dict)
@@ -560,7 +560,7 @@ class TorchSource(FileSource):
 _FREE_NBYTES = 1 << 26  # Bytes that the tensors of any files may have, however small these are
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class SavedContents:
     stored: dict[str, list[Stored]] = field(default_factory=dict)
     replicas: dict[str, list[tuple[Stored, Stored]]] = field(default_factory=dict)

@@ -50,7 +50,7 @@ from shardvar.errors import (
 from shardvar.formats.leaves import is_generator_state
 from shardvar.layout.dtypes import ITEMSIZES, NAMES, TORCH_ONLY, code
 from shardvar.limits import MAX_NBYTES, MAX_RANK
-from shardvar.records import dataclass, frozen
+from shardvar.records import frozen, mutable
 from shardvar.wire.damage import WRITE_AGAIN, badly_written, distrusted
 from shardvar.wire.opcode_writer import Call, Instance
 from shardvar.wire.plain import (
@@ -460,7 +460,7 @@ _MAX_EXPANSION, _FREE_TEXT = 64, 1 << 16
 of 64 characters that comes again is a reference of two bytes."""
 
 
-@dataclass(slots=True)
+@mutable
 class TextRoom:
     """The size that the objects of one pickle may still have; shared values could square it."""
 

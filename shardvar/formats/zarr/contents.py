@@ -41,7 +41,7 @@ from shardvar.limits import (
 )
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex
 from shardvar.planning.slices import SliceTable, TensorTable, widen
-from shardvar.records import dataclass, entity, field, frozen, replace
+from shardvar.records import entity, field, frozen, mutable, replace
 from shardvar.storage.concurrency import do_all
 from shardvar.wire.crc import CRC32C
 from shardvar.wire.damage import corrupt, distrusted, incomplete, past_limit
@@ -225,7 +225,7 @@ class Chunks:
         return self.metadata.is_guarded and not self.is_absent.any()
 
 
-@dataclass(slots=True)
+@mutable
 class Allowance:
     """The absent elements that all arrays together may have: a short description can claim many."""
 
@@ -261,7 +261,7 @@ _TEXT = ArrayMetadata(
 """A text as an array whose chunk is in memory."""
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class ArrayContents:
     fills: bool = False
     """True if the fill value stands for absent chunks."""

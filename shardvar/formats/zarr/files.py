@@ -23,7 +23,7 @@ from shardvar.formats.files import ATTEMPTS, DataFiles, FileSource, open_below
 from shardvar.formats.unfinished import JOURNAL_ENDING
 from shardvar.layout.dtypes import Ints
 from shardvar.limits import MAX_TREE_NBYTES
-from shardvar.records import dataclass, field, frozen
+from shardvar.records import field, frozen, mutable
 from shardvar.storage.concurrency import as_answered, do_all
 from shardvar.storage.protocol import FileStatus, ReadableFile, Storage, Traits
 from shardvar.wire.damage import distrusted, past_limit
@@ -290,7 +290,7 @@ _REQUEST_NBYTES = 1 << 22
 """The bytes that are read at once."""
 
 
-@dataclass(slots=True)
+@mutable
 class _Span:
     """A range of a file that has several."""
 

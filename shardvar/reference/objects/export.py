@@ -79,7 +79,7 @@ from shardvar.layout.dtypes import Array, Shape, dtype_name
 from shardvar.pictures.words import named
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.policies import Policy
-from shardvar.records import dataclass, field, frozen, replace
+from shardvar.records import field, frozen, mutable, replace
 from shardvar.reference.objects.checkpoint import (
     CheckpointOptions,
     Image,
@@ -631,7 +631,7 @@ _BATCH_NBYTES = 1 << 22
 """Size of a batch, 4 MiB."""
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class _StoredValues:
     """The stored values, read on demand: small ones in batches, in the order of the keys."""
 

@@ -56,7 +56,7 @@ from shardvar.limits import MAX_NODES
 from shardvar.planning.index import EntryTable
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.slices import LOCAL_DEVICE, SliceTable, TensorTable, pad
-from shardvar.records import dataclass, field, frozen, replace
+from shardvar.records import field, frozen, mutable, replace
 from shardvar.reference.tracking import SLOT, ObjectGraph
 from shardvar.reference.variables import (
     AggregatingVariable,
@@ -137,7 +137,7 @@ def _nothing() -> Mapping[Any, Any]:
     return _NOTHING
 
 
-@dataclass(slots=True)
+@mutable(eq=True)
 class StoredNode:
     key: str | None = None
     """The key of its value as a variable, where one is stored."""

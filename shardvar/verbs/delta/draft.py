@@ -28,7 +28,7 @@ from shardvar.planning.index import (
     take_tensors,
 )
 from shardvar.planning.slices import TensorTable
-from shardvar.records import dataclass, entity, field, replace
+from shardvar.records import entity, field, mutable, replace
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.callbacks import OverlaidSource
 from shardvar.verbs.compare.blocks import NO_BYTES, ReadBytes, reads_of
@@ -78,7 +78,7 @@ def find_delta_target(path: Path, sources: Sequence[Location]) -> Location:
     return goal
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class DeltaDraft:
     """The frames of a delta that is being made, in a scratch file, one tensor after the other."""
 

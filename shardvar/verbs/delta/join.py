@@ -48,7 +48,7 @@ from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import OWN_SIZE, STRING, Bools, Ints
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex
 from shardvar.planning.slices import TensorTable
-from shardvar.records import dataclass, entity, field, replace
+from shardvar.records import entity, field, mutable, replace
 from shardvar.storage.protocol import Storage, Traits
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.arguments import check_progress, named_arguments
@@ -119,7 +119,7 @@ def patched_tensors(deltas: Sequence[Delta]) -> list[PatchedTensor]:
     return parts
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class _Tally:
     """The hashes of the leaves of one tensor that were made so far."""
 

@@ -60,7 +60,7 @@ from shardvar.planning.index import Metadata
 from shardvar.planning.plan import name_processes
 from shardvar.planning.policies.policy import EACH_PROCESS
 from shardvar.planning.slices import TensorTable
-from shardvar.records import dataclass
+from shardvar.records import mutable
 from shardvar.verbs.save import WRITER
 from shardvar.verbs.together.run import END, LEFT, SAVE_AGAIN, OwnShare, Run, WaitPace, pace_of
 from shardvar.verbs.together.share_files import (
@@ -377,7 +377,7 @@ def twice_error(run: Run, process: int) -> ArgumentError:
 # --- A save by one process
 
 
-@dataclass(slots=True)
+@mutable
 class _Data:
     held: Holding
     nonce: str = ""

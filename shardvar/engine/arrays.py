@@ -317,7 +317,7 @@ def array_source(slices: SliceTable, arrays: Sequence[Array | LazyPayload | byte
         try:
             encoded = strings.encode(cast(Array, arrays[row]).astype(object, copy=False))
         except ArgumentError as error:
-            raise ArgumentError(f"{slices.key(row)!r}: {error.cause}", error.remedy) from None
+            raise error.at(repr(slices.key(row))) from None
         payloads[row] = encoded
         nbytes[row] = len(encoded)
     table = replace(slices, nbytes=nbytes)

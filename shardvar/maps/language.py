@@ -309,12 +309,12 @@ def parse_rule(text: str, number: int | None = None) -> MapRule:
         rule = _parse(reader)
     except MapError as error:
         where = f"{name} {reader.text!r}, at character {reader.column}"
-        raise MapError(f"{where}: {error.cause}", error.remedy) from None
+        raise error.at(where) from None
     try:
         _check(rule)
         return rule if rule.tree is None or rule.target is None else _with_sums(rule, rule.target)
     except MapError as error:
-        raise MapError(f"{name} {reader.text!r}: {error.cause}", error.remedy) from None
+        raise error.at(f"{name} {reader.text!r}") from None
 
 
 def _parse(reader: "_Reader") -> MapRule:

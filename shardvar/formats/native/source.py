@@ -594,7 +594,7 @@ def _read_index(storage: Storage, prefix: str) -> NativeSource:
         raise
     except UnsupportedError as error:  # which ``prefix_errors`` does not change
         file.close()
-        raise UnsupportedError(f"{file.name}: {error.cause}", error.remedy) from error
+        raise error.at(file.name) from error
 
     def about(name: str) -> str:
         owner = owner_of(name)

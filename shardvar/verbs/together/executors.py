@@ -297,7 +297,7 @@ class Payloads:
                 yield source
         except StorageError as error:  # maybe only this machine's, such as its credentials
             where = f"A worker on {platform.node()}, process {os.getpid()}"
-            raise type(error)(f"{where}: {error.cause}", error.remedy) from error
+            raise error.at(where) from error
         finally:
             _working.pop()
 

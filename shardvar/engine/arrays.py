@@ -37,7 +37,7 @@ from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import ITEMSIZES, STRING, Array, Bools, DType, Ints, code
 from shardvar.layout.region import intersect, regions_of_range
-from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
+from shardvar.planning.index import EntryTable, TableIndex
 from shardvar.planning.plan import CopyTable, Plan
 from shardvar.planning.slices import Columns, SliceTable, widen
 from shardvar.records import entity, field, mutable, replace
@@ -323,13 +323,7 @@ def array_source(slices: SliceTable, arrays: Sequence[Array | LazyPayload | byte
     table = replace(slices, nbytes=nbytes)
     count = len(table)
     # Array i is file i, and its payload begins at byte 0.
-    entries = EntryTable(
-        table,
-        np.arange(count),
-        np.zeros(count, np.int64),
-        np.full(count, NO_CHECKSUM, np.int64),
-        np.ones(count, np.bool),
-    )
+    entries = EntryTable.without_checksums(table, np.zeros(count, np.int64), np.arange(count))
     return ArraySource(payloads, TableIndex(entries, ["memory"] * count))
 
 

@@ -20,7 +20,6 @@ from shardvar.errors import CheckpointError, ShardvarError
 from shardvar.formats.files import DataFiles, KeptValues
 from shardvar.layout.dtypes import Bools, Ints
 from shardvar.planning.index import (
-    NO_CHECKSUM,
     EntryTable,
     Index,
     Metadata,
@@ -206,12 +205,9 @@ class DeferredIndex:
     def __post_init__(self) -> None:
         count = len(self.slices)
         self._is_known = np.zeros(count, np.bool)
-        self._located = EntryTable(
-            replace(self.slices, nbytes=self.slices.nbytes.copy()),
-            self.file,
-            np.arange(count),
-            np.full(count, NO_CHECKSUM),
-            np.zeros(count, np.bool),
+        slices = replace(self.slices, nbytes=self.slices.nbytes.copy())
+        self._located = EntryTable.without_checksums(
+            slices, np.arange(count), self.file, plain=False
         )
 
     @property
@@ -219,8 +215,9 @@ class DeferredIndex:
         """The slices and the known faults; no entry has a place, and no frame is read."""
         with self._lock:
             if self._outline is None:
-                none = np.full(len(self.slices), NO_CHECKSUM)
-                entries = EntryTable(self.slices, self.file, self.alike, none, self.alike >= 0)
+                entries = EntryTable.without_checksums(
+                    self.slices, self.alike, self.file, self.alike >= 0
+                )
                 faults = self._with_errors(self.lost())
                 self._outline = TableIndex(
                     self._of_keys(entries, faults),

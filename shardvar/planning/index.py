@@ -178,6 +178,14 @@ class EntryTable:
     digests: npt.NDArray[np.uint8] | None = None
     """[m, 32] the digest of the payload, zeros where it is not known; None if no digest is known."""
 
+    @classmethod
+    def without_checksums(
+        cls, slices: SliceTable, start: Ints, file: Ints | int = 0, plain: Bools | bool = True
+    ) -> Self:
+        count = len(slices)
+        columns = np.full(count, file), start, np.full(count, NO_CHECKSUM), np.full(count, plain)
+        return cls(slices, *columns)
+
     def __len__(self) -> int:
         return len(self.file)
 

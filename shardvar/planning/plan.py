@@ -210,7 +210,7 @@ def merge_entries(
     for number, table in enumerate(tables):
         tensors = table.slices.tensors
         for row, key in enumerate(tensors.keys):
-            own = number, tensors.dtype(row), tensors.shape(row)
+            own = number, *tensors.fact(row)
             first = firsts.setdefault(key, own)
             if first[1:] != own[1:]:
                 raise InconsistentTensor(

@@ -39,7 +39,7 @@ from shardvar.formats.unfinished import name_unfinished, remedy_of_leftovers, un
 from shardvar.layout.partition import Cut
 from shardvar.pictures.words import human_size
 from shardvar.planning.decision import Decision, cut_slices, decide, is_cut_by
-from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata
+from shardvar.planning.index import EntryTable, Metadata
 from shardvar.planning.plan import Plan
 from shardvar.planning.policies import Policy, SeparatePolicy, ShardByTaskPolicy, TablePolicy
 from shardvar.planning.slices import Assignment, SliceTable, are_grids, check_holds, join_whole
@@ -265,9 +265,8 @@ def preview(work: WritePlan, generation: str | None) -> WriteReport:
     free = target.storage.free_nbytes()
     sink, _ = _prepare(work, generation, free)
     # Checksums are known only once the bytes are.
-    assigned, number = work.assignment, len(work.assignment.slices)
-    checksums, plain = np.full(number, NO_CHECKSUM), np.ones(number, np.bool)
-    planned = EntryTable(assigned.slices, assigned.file, sink.start, checksums, plain)
+    assigned = work.assignment
+    planned = EntryTable.without_checksums(assigned.slices, sink.start, assigned.file)
     return replace(report_of(work, free), planned=planned)
 
 

@@ -105,7 +105,7 @@ def _members(slices: SliceTable) -> Iterator[tuple[bytes, bytes]]:
     for row in slices.tensor.tolist():
         yield (
             encode_name(tensors.keys[row] + MEMBER_SUFFIX),
-            build_preamble(tensors.dtype(row), tensors.shape(row)),
+            build_preamble(*tensors.fact(row)),
         )
 
 

@@ -169,10 +169,7 @@ def safetensors_sink(new: NewCheckpoint, texts: Mapping[str, str], form: Format)
 
 def _rows(slices: SliceTable) -> list[tuple[str, str, tuple[int, ...]]]:
     tensors = slices.tensors
-    return [
-        (tensors.keys[row], tensors.dtype(row), tensors.shape(row))
-        for row in slices.tensor.tolist()
-    ]
+    return [(tensors.keys[row], *tensors.fact(row)) for row in slices.tensor.tolist()]
 
 
 def _owns_set(index: str, names: Sequence[str]) -> bool:

@@ -71,7 +71,7 @@ from shardvar.formats.protocol import Finding
 from shardvar.formats.sets import SetIndex, fetch_again, is_foreign, read_set_index
 from shardvar.limits import MAX_RANK
 from shardvar.pictures.words import named
-from shardvar.planning.index import NO_CHECKSUM, OBJECTS, EntryTable, Metadata
+from shardvar.planning.index import OBJECTS, EntryTable, Metadata
 from shardvar.planning.slices import SliceTable, TensorTable
 from shardvar.records import field, mutable
 from shardvar.storage.concurrency import as_answered
@@ -313,9 +313,7 @@ def _whole(rows: Sequence[_Row]) -> EntryTable:
 
 
 def _plain(slices: SliceTable, file: Sequence[int], start: Sequence[int]) -> EntryTable:
-    count = len(slices)
-    columns = np.array(file, np.int64), np.array(start, np.int64)
-    return EntryTable(slices, *columns, np.full(count, NO_CHECKSUM), np.ones(count, np.bool))
+    return EntryTable.without_checksums(slices, np.array(start, np.int64), np.array(file, np.int64))
 
 
 def read_safetensors(storage: Storage, name: str) -> Listing:

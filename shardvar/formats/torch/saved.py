@@ -521,7 +521,7 @@ def _records(slices: SliceTable, writer: SavedWriter) -> list[PackedRecord]:
 
     def call_of(number: int) -> Call:
         row = rows[number]
-        return tensor_call(tensors.dtype(row), tensors.shape(row), number)
+        return tensor_call(*tensors.fact(row), number)
 
     def values() -> Iterator[tuple[str, Any]]:
         for number, row in enumerate(rows):

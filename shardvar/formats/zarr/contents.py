@@ -39,7 +39,7 @@ from shardvar.limits import (
     MAX_FILL_NBYTES,
     MAX_PAYLOAD_EXPANSION,
 )
-from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex
+from shardvar.planning.index import EntryTable, Metadata, TableIndex
 from shardvar.planning.slices import SliceTable, TensorTable, widen
 from shardvar.records import entity, field, frozen, mutable, replace
 from shardvar.storage.concurrency import do_all
@@ -350,7 +350,7 @@ class ArrayContents:
         start = np.where(plain, first, np.arange(len(tensor)))
         texts = np.array([len(each.data) for each, _ in about], np.int64)
         slices = SliceTable.of(tensors, tensor, offset, shape, texts[tensor])
-        entries = EntryTable(slices, file, start, np.full(len(tensor), NO_CHECKSUM), plain)
+        entries = EntryTable.without_checksums(slices, start, file, plain)
         sizes = np.array([listing.sizes.get(name, 0) for name in files], np.int64)
         faults = cast(dict[str, CheckpointError], self.faults)
         return ChunkIndex(entries, files, metadata, faults, is_framed=framed & plain), sizes

@@ -654,7 +654,7 @@ class _StoredValues:
         # small tensor.
         batch = filled = 0
         for key in self.keys:
-            self._tensors[key] = slices.tensors.dtype(rows[key]), slices.tensors.shape(rows[key])
+            self._tensors[key] = slices.tensors.fact(rows[key])
             if sizes[key] <= _SMALL_NBYTES:
                 self._batches[key] = batch
                 filled += sizes[key]

@@ -20,7 +20,6 @@ from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import ITEMSIZES, Shape, code
 from shardvar.planning.index import (
     DELTA,
-    NO_CHECKSUM,
     EntryTable,
     Metadata,
     TableIndex,
@@ -231,10 +230,8 @@ class _ScratchSource(Source):
 def scratch_source(scratch: ScratchFile, stored: ScratchTensors) -> _ScratchSource:
     """Return the source of tensors in a scratch file: the dtype, the shape and the place of each."""
     tensors = TensorTable.of((key, dtype, shape) for key, (dtype, shape, _) in stored.items())
-    count = len(tensors)
     start = np.array([start for _, _, start in stored.values()], np.int64)
-    zeros, ones = np.zeros(count, np.int64), np.ones(count, np.bool)
-    entries = EntryTable(tensors.whole(), zeros, start, np.full(count, NO_CHECKSUM), ones)
+    entries = EntryTable.without_checksums(tensors.whole(), start)
     return _ScratchSource(scratch, TableIndex(entries, ["scratch"]))
 
 

@@ -103,7 +103,7 @@ Row = tuple[str, str]
 """An argument or option as it is typed, and its help."""
 
 
-def help_of(parser: argparse.ArgumentParser, columns: int, is_styled: bool = False) -> str:
+def help_of(parser: argparse.ArgumentParser, columns: int, is_styled: bool) -> str:
     """Return the help of a command, with ``is_styled`` in bold titles and cyan names."""
     width = min(columns, _WIDEST)
     parts = [f"usage: {usage_of(parser)}", *_filled(parser.description or "", width)]

@@ -98,7 +98,7 @@ def parse_mesh(text: str) -> Mesh:
     return Mesh(sizes, names)
 
 
-def parse_joins(texts: Sequence[str], mesh: Mesh | None = None) -> dict[str, Join]:
+def parse_joins(texts: Sequence[str], mesh: Mesh | None) -> dict[str, Join]:
     """By glob, the axis along which parts follow each other, or the mesh and an entry per axis."""
     joins: dict[str, Join] = {}
     for glob, text in parse_pairs(texts, "--concat", "GLOB=AXIS").items():

@@ -634,7 +634,7 @@ def fit_rules(
     size_of: SizeOf,
     sizes: Collection[str],
     encodings: Mapping[str, str],
-    idle: Collection[int] = (),
+    idle: Collection[int],
 ) -> Fit:
     fitting, keys = _Fitting(rules, tensors, encodings, idle), [*tensors, *objects]
     # Match.

@@ -291,7 +291,7 @@ _ENDS = re.compile(r"\s*(?:$|[),@+/*]|->|-\s|(?:as|else|if)\s|(?:times|plus)\s)"
 _IF = re.compile(r"\s*if\s+config:(\S+)\s+(!?=)\s+(\S+)$")
 
 
-def parse_rule(text: str, number: int | None = None) -> MapRule:
+def parse_rule(text: str, number: int | None) -> MapRule:
     """Return the rule of a text, at position ``number`` of a map.
 
     >>> rule = parse_rule("h.{l}.w[(a b) i] -> w[l (b a) i]")

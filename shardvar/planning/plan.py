@@ -200,9 +200,7 @@ def check_replicas(replicas: str) -> None:
         )
 
 
-def merge_entries(
-    tables: Sequence[EntryTable], replicas: str, *, is_part: bool = False
-) -> EntryTable:
+def merge_entries(tables: Sequence[EntryTable], replicas: str, *, is_part: bool) -> EntryTable:
     """Return the entries of one checkpoint, one table a process; unless it is a part, they cover every
     tensor."""
     check_replicas(replicas)

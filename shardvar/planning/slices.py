@@ -174,7 +174,7 @@ class SliceTable:
         return cls(tensors, tensor, offset, shape, computed)
 
     @classmethod
-    def of_region(cls, tensors: TensorTable, region: Region, nbytes: Ints | None = None) -> Self:
+    def of_region(cls, tensors: TensorTable, region: Region, nbytes: Ints | None) -> Self:
         offset, shape = tensors.padded([region.offset], [region.shape])
         return cls.of(tensors, np.zeros(1, np.int64), offset, shape, nbytes)
 

@@ -604,9 +604,7 @@ def check_process(first: int, use: str) -> None:
         raise UnsupportedError(cause, remedy)
 
 
-def refused_error(
-    kinds: Any, place: str, error: Exception, operation: Operation = "get"
-) -> ShardvarError:
+def refused_error(kinds: Any, place: str, error: Exception, operation: Operation) -> ShardvarError:
     """Return the error for a failed request; ``kinds`` are obstore's classes of errors."""
     line = first_line(error)  # errors of listings have the status only in it
     if isinstance(error, FileNotFoundError) or "404 Not Found" in line:

@@ -406,7 +406,7 @@ def newest_checkpoint(path: Path, *, item: str | None = None) -> str:
     return found.path
 
 
-def find_newest(path: Path, item: str | None = None) -> tuple[Location, Newest]:
+def find_newest(path: Path, item: str | None) -> tuple[Location, Newest]:
     """Return the newest checkpoint as ``newest_checkpoint`` does, and why it was chosen."""
     place = look_at(path)
     found = _steps_of(place)

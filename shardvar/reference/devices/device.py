@@ -631,7 +631,7 @@ def copy_all(
     regions: Iterable[tuple[Array, Array]],
     source: Device,
     target: Device,
-    combine: np.ufunc | None = None,
+    combine: np.ufunc | None,
 ) -> None:
     """``out[...] = values``, or ``combine(out, values)``, for all ``regions`` as one message."""
     nbytes = 0

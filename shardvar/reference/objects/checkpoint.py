@@ -190,7 +190,7 @@ def take_image(
     graph: ObjectGraph,
     target: Location,
     options: ObjectOptions,
-    counter: tuple[VariableInterface, int] | None = None,
+    counter: tuple[VariableInterface, int] | None,
 ) -> Image:
     """Copy the values of now; of the ``counter``, a variable and a number, the number is stored."""
     kept, others, trackables = _collect(graph, target, options, counter)

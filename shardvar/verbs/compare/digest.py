@@ -170,7 +170,7 @@ def digest(
 
 
 def digest_reader(
-    reader: Reader, progress: Progress = lambda _nbytes: None, keys: Collection[str] | None = None
+    reader: Reader, progress: Progress, keys: Collection[str] | None = None
 ) -> DigestReport:
     entries = reader.entries() if keys is None else take_tensors(reader.entries(), keys)
     errors: dict[str, ReadError] = {

@@ -474,7 +474,7 @@ def payload_checker(
     found: Location,
     source: Source,
     progress: Progress,
-    odd: Odd | None = None,
+    odd: Odd | None,
 ) -> Check:
     if executor is None:
         return partial(check_payloads, source, progress=progress, odd=odd)

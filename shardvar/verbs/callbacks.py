@@ -336,19 +336,13 @@ class SliceSource:
     slices: SliceTable
     entries: EntryTable
     """The entries of the source for the same tensors, perhaps in other slices."""
-    source: Source | None
-    """The source that reads them; None if a plan is made from metadata only."""
+    source: Source
     trackables: Mapping[str, Any]
     """The object that each key is saved for, if there is one."""
     _groups: tuple[Ints, Ints] | None = field(default=None, init=False)
 
     def read(self, row: int, region: Region) -> Array:
         """The verified values of a part of the tensor; strings are read whole, and cut then."""
-        if self.source is None:
-            raise ArgumentError(
-                f"{self.slices.key(row)!r} has no values in a plan.",
-                "Decide from shapes, dtypes and sizes.",
-            )
         if self._groups is None:
             self._groups = self.entries.slices.by_tensor()
         order, bounds = self._groups

@@ -32,7 +32,6 @@ from shardvar.errors import (
     StorageError,
     TargetExists,
 )
-from shardvar.formats.protocol import Source
 from shardvar.formats.table import format_of_name
 from shardvar.layout.dtypes import is_floating, is_whole, parse_dtype
 from shardvar.layout.region import regions_of_range
@@ -257,7 +256,7 @@ def write_ranks(
     return join_reports(target, [each() for each in writes])
 
 
-def kept_report(work: WritePlan, source: Source) -> WriteReport | None:
+def kept_report(work: WritePlan) -> WriteReport | None:
     """The report of a plan whose target has every byte of it already; else None."""
     if work.substitutes is not None or work.metadata.objects:
         return None
@@ -276,7 +275,7 @@ def kept_report(work: WritePlan, source: Source) -> WriteReport | None:
             )
             if not is_same or there.faults:
                 return None
-            sides = Blocks.of_entries(source, work.entries), Blocks.of(there)
+            sides = Blocks.of_entries(work.source, work.entries), Blocks.of(there)
             walk = PairWalk(*sides, None, False, lambda _nbytes: None)
             walk.compare([*there])
             if walk.differences or walk.unreadable:

@@ -16,7 +16,6 @@ from typing import Any
 from shardvar.engine.quantised import EncodedSource
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.files import look_into, put_in_place
-from shardvar.formats.protocol import Source
 from shardvar.formats.sinks import SideFile
 from shardvar.formats.table import names_of_target, usual_name
 from shardvar.layout.dtypes import is_floating
@@ -75,11 +74,10 @@ def with_model_files(
     work: WritePlan,
     found: Sequence[Location],
     reader: Reader,
-    payloads: Source,
     *,
     is_cast: bool,
 ) -> tuple[WritePlan, ModelFiles]:
-    goal, source, files = work.target, found[0].storage, ModelFiles()
+    goal, payloads, source, files = work.target, work.source, found[0].storage, ModelFiles()
     tensors, described = work.entries.slices.tensors, dict[str, Any]()
     if isinstance(payloads, EncodedSource):
         tensors, described = payloads.stored.slices.tensors, {**payloads.config}

@@ -177,7 +177,7 @@ class Image:
 
     def _carry_out(self, work: WritePlan) -> WriteReport:
         try:
-            return carry_out(work, self.source, None, lambda _nbytes: None)
+            return carry_out(work)
         except TargetExists as error:
             if self.options.is_new:
                 raise TargetExists(

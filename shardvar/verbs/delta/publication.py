@@ -379,9 +379,7 @@ def write_published(
     work = plan_checkpoint(
         goal, entries, policy=None, partition=None, metadata=Metadata(), force=force, source=source
     )
-    written = (
-        preview(work, None) if dry_run else carry_out(work, source, None, lambda _nbytes: None)
-    )
+    written = preview(work, None) if dry_run else carry_out(work)
     tensors = tuple(
         TensorChange(
             each.key,

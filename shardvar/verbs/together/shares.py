@@ -378,7 +378,7 @@ def save_alone(
     )
     if options.digest:
         work = digest_arrays(work, source)
-    return carry_out(work, source, None, lambda _: None)
+    return carry_out(work)
 
 
 @named_arguments
@@ -478,7 +478,7 @@ def _plan(
     rows, slices = rows[order], slices.take(order)
     assignment = Assignment(slices, np.zeros_like(rows), int(len(rows) > 0), about.description)
     decision = Decision(assignment, plan_of_slices(stored.slices, rows, slices), 0.0)
-    work = WritePlan(target, stored, about, False, False, decision)
+    work = WritePlan(target, stored, source, about, False, False, decision)
     if target.storage.local_path is None:
         target.storage.check_writable(target.stem)
     of_all = replace(decision, assignment=replace(assignment, num_files=saved.count))

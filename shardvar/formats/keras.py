@@ -38,6 +38,7 @@ from shardvar.formats.files import (
     FileSource,
     check_same,
     find_files,
+    first_bytes,
     read_beginning,
     read_blocks,
 )
@@ -132,7 +133,7 @@ def _add_file(listing: _KerasListing, number: int, layers: Sequence[str] | None)
     """Add the arrays of one file; ``layers`` are the paths that the index of a set names it for."""
     file = listing.data.open(number)
     with prefix_errors(file.name):
-        is_archive = file.name.endswith(_ARCHIVE) or file.read(0, min(4, file.size)) == LOCAL_MAGIC
+        is_archive = file.name.endswith(_ARCHIVE) or first_bytes(file, 4) == LOCAL_MAGIC
         span = listing.spans[number] = _find_span(listing.data, number, is_archive)
         opened = listing.opened[number] = Hdf5File(partial(listing.data.open, number), span)
         contents = opened.list()
@@ -182,7 +183,7 @@ def _decode(
 def _find_span(data: DataFiles, number: int, is_archive: bool) -> Span:
     """Return the HDF5 bytes of a file: the member of an archive, or all of it."""
     file = data.open(number)
-    span, first = Span(0, file.size), file.read(0, min(SNIFF_NBYTES, file.size))
+    span, first = Span(0, file.size), first_bytes(file)
     if is_archive:
         if not first.startswith(LOCAL_MAGIC):
             why = "it does not begin as a zip archive does"

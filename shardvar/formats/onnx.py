@@ -41,6 +41,7 @@ from shardvar.formats.files import (
     DataFiles,
     FilesBelow,
     find_files,
+    first_bytes,
     of_another_set,
     read_blocks,
     strangers,
@@ -62,7 +63,6 @@ from shardvar.records import entity, field, frozen, mutable
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire import onnx, strings
 from shardvar.wire.damage import (
-    SNIFF_NBYTES,
     corrupt,
     distrusted,
     foreign_file,
@@ -138,7 +138,7 @@ def _read(storage: Storage, name: str) -> _OnnxListing:
     data = DataFiles(FilesBelow(storage), names, named=name)
     file = data.open(0)
     with prefix_errors(file.name):
-        first = file.read(0, min(SNIFF_NBYTES, file.size))
+        first = first_bytes(file)
         # A model begins with the number of its version, as few other files do.
         if not first or (not first.startswith(b"\x08") and kind_of(first) is not None):
             raise foreign_file(_WHAT, first, file.size, "it begins otherwise")

@@ -25,7 +25,7 @@ index last. Nothing is visible before.
 
 from abc import ABC, abstractmethod, update_abstractmethods
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -460,11 +460,8 @@ class SharedFormat(Format):
 
         Reads no more than the index. Raises what ``open`` raises.
         """
-        source = self.open(storage, name)
-        try:
+        with closing(self.open(storage, name)) as source:
             return source.index.metadata.generation
-        finally:
-            source.close()
 
     def adopt(
         self,

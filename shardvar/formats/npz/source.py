@@ -65,7 +65,7 @@ from shardvar.errors import (
 )
 from shardvar.forks import new_lock
 from shardvar.formats.deferred import LateIndex
-from shardvar.formats.files import WINDOW_NBYTES, DataFiles, FileSource, Window
+from shardvar.formats.files import WINDOW_NBYTES, DataFiles, FileSource, Window, first_bytes
 from shardvar.formats.protocol import Finding
 from shardvar.layout.dtypes import Ints, numpy_dtype
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Index, TableIndex
@@ -75,7 +75,6 @@ from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import ReadableFile, Storage, Traits
 from shardvar.wire.crc import CRC32
 from shardvar.wire.damage import (
-    SNIFF_NBYTES,
     corrupt,
     decoding,
     distrusted,
@@ -715,7 +714,7 @@ def open_npz(storage: Storage, name: str) -> NpzSource:
     files = DataFiles(storage, [name], named=name)
     file = files.open(0)
     with prefix_errors(file.name):
-        first = file.read(0, min(SNIFF_NBYTES, file.size))
+        first = first_bytes(file)
         # PK 3 4 begins a member, PK 5 6 the end record of an archive without members.
         if not first.startswith((b"PK\x03\x04", b"PK\x05\x06")):
             why = "it does not begin as a zip archive does"

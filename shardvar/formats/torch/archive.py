@@ -59,7 +59,7 @@ from shardvar.errors import (
     OutOfBounds,
     UnsupportedError,
 )
-from shardvar.formats.files import size_fault
+from shardvar.formats.files import first_bytes, size_fault
 from shardvar.formats.protocol import FileWriter
 from shardvar.formats.torch.values import STORAGES, UNTYPED_STORAGE, pickled_of, storage_of
 from shardvar.layout.dtypes import ITEMSIZES, code
@@ -497,7 +497,7 @@ def _pickles(file: ReadableFile) -> tuple[list[Any], int]:
     # reads four times as much: together they take a third more than the last one.
     most = _FIRST_NBYTES
     while True:
-        data = file.read(0, min(most, file.size))
+        data = first_bytes(file, most)
         try:
             values, start = list[Any](), 0
             for _ in range(5):

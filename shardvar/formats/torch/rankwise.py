@@ -30,7 +30,7 @@ from shardvar.errors import (
     UnsupportedError,
     prefix_errors,
 )
-from shardvar.formats.files import DataFiles, FilesBelow
+from shardvar.formats.files import DataFiles, FilesBelow, first_bytes
 from shardvar.formats.protocol import Finding
 from shardvar.formats.sets import is_bare
 from shardvar.formats.torch.archive import LostRecord, Record
@@ -57,7 +57,6 @@ from shardvar.planning.index import NO_CHECKSUM
 from shardvar.records import field, mutable, replace
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import (
-    SNIFF_NBYTES,
     WRITE_AGAIN,
     badly_written,
     distrusted,
@@ -276,7 +275,7 @@ def _steps(path: Any) -> list[str]:
 
 def _read_safetensors(data: DataFiles, number: int, _rank: int) -> RankLeaves:
     file = data.open(number)
-    nbytes = header_nbytes(file.read(0, min(SNIFF_NBYTES, file.size)), file.size)
+    nbytes = header_nbytes(first_bytes(file), file.size)
     header = parse_header(file.read(PREAMBLE_NBYTES, nbytes))
     data.judge(number, header.stop, "its header says")
     rows = {name: row for row, name in enumerate(header.keys)}

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardvar.errors import IncompleteCheckpoint, StorageError, TargetExists, UnsupportedError
-from shardvar.formats.files import look_into, put_in_place
+from shardvar.formats.files import first_bytes, look_into, put_in_place
 from shardvar.formats.leaves import leaves_of
 from shardvar.formats.protocol import FileChecksums, Format, NewCheckpoint
 from shardvar.formats.sets import is_foreign
@@ -480,7 +480,7 @@ def _begins_as_saved(storage: Storage, name: str, pickles: tuple[bytes, ...]) ->
     """Return True if a file begins as a pickle, or as an archive with a pickle first."""
 
     def look(file: ReadableFile) -> bool:
-        first = file.read(0, min(LOCAL.size, file.size))
+        first = first_bytes(file, LOCAL.size)
         if first.startswith(pickles):
             return True
         local = file.read(0, local_nbytes(first)) if len(first) == LOCAL.size else b""

@@ -41,7 +41,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import cast
 
 from shardvar import errors
@@ -102,9 +102,8 @@ def read_end(run: Run, token: str, *, known: set[str] | None = None) -> str | Sh
     if known is not None and name in known:
         return "commit"
     try:
-        file = run.target.storage.open(name)
-        content = file.read(0, file.size)
-        file.close()
+        with closing(run.target.storage.open(name)) as file:
+            content = file.read(0, file.size)
     except MissingFile:  # removed since, by a commit
         return None
     try:

@@ -20,7 +20,7 @@ which is not read: the shares of another attempt have another token.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -540,13 +540,10 @@ def _report_of_share(held: Holding, work: WritePlan) -> WriteReport:
 
 def _report(found: Location) -> WriteReport:
     """Return the report of a checkpoint, or of a share, that is in place."""
-    source = found.open()
-    try:
+    with closing(found.open()) as source:
         index = outline_of(source.index)
         entries = concatenate_entries(list(index.scan()))
         metadata, num_files = source.index.metadata, len(source.index.files)
-    finally:
-        source.close()
     nbytes = int(entries.slices.nbytes.sum())
     # Objects of the metadata have the number of the first file, also if there is none.
     sizes = sum_by(entries.file, entries.slices.nbytes, max(num_files, 1))

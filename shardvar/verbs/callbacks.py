@@ -109,7 +109,7 @@ class ShardableTensor(NamedTuple):
     """The full name of the device that holds it in memory."""
     name: str
     """The name of its variable, or the key if there is none."""
-    shape: tuple[int, ...]
+    shape: Shape
     """The shape of the slice, not of the whole tensor."""
     slice_spec: str
     """The part of the tensor as TensorFlow writes it: ``"13 4 3,3:0,4"``; empty for all."""
@@ -165,7 +165,7 @@ class LazySlice(LazyArray, NDArrayOperatorsMixin):
         return _dtype_of(self._holder.slices.dtype(self._row))
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         """The shape."""
         if self._axes is None:
             return self._holder.slices.region(self._row).shape

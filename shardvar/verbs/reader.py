@@ -66,7 +66,7 @@ class LazyArray(ABC):
 
     @property
     @abstractmethod
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         """The shape."""
 
     @abstractmethod
@@ -117,7 +117,7 @@ class LazyTensor(LazyArray):
     """Its name."""
     dtype: str
     """The name of its element type."""
-    shape: tuple[int, ...] = field()
+    shape: Shape = field()
     """Its full shape."""
     nbytes: int = field(repr=False)
     """The bytes of its values in the checkpoint."""

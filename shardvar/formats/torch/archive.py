@@ -62,7 +62,7 @@ from shardvar.errors import (
 from shardvar.formats.files import first_bytes, size_fault
 from shardvar.formats.protocol import FileWriter
 from shardvar.formats.torch.values import STORAGES, UNTYPED_STORAGE, pickled_of, storage_of
-from shardvar.layout.dtypes import ITEMSIZES, code
+from shardvar.layout.dtypes import ITEMSIZES, Shape, code
 from shardvar.limits import MAX_ARRAYS_NBYTES, MAX_PICKLE_NBYTES
 from shardvar.planning.index import NO_CHECKSUM
 from shardvar.records import field, frozen, mutable
@@ -315,7 +315,7 @@ def records_of(
     return [*first, *storages, *last]
 
 
-def tensor_call(dtype: str, shape: tuple[int, ...], number: int) -> Call:
+def tensor_call(dtype: str, shape: Shape, number: int) -> Call:
     count, strides = 1, list[int]()
     for extent in reversed(shape):
         strides.append(count)
@@ -403,7 +403,7 @@ class ItemFrame:
 
 
 @lru_cache(256)
-def frame_of(dtype: str, shape: tuple[int, ...]) -> ItemFrame:
+def frame_of(dtype: str, shape: Shape) -> ItemFrame:
     """Return the frame of a tensor in C order.
 
     >>> frame = frame_of("float32", (3, 4))

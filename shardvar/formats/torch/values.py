@@ -48,7 +48,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.formats.leaves import is_generator_state
-from shardvar.layout.dtypes import ITEMSIZES, NAMES, TORCH_ONLY, code
+from shardvar.layout.dtypes import ITEMSIZES, NAMES, TORCH_ONLY, Shape, code
 from shardvar.limits import MAX_NBYTES, MAX_RANK
 from shardvar.records import frozen, mutable
 from shardvar.wire.damage import WRITE_AGAIN, badly_written, distrusted
@@ -173,7 +173,7 @@ _HARMLESS = of_builtins("range", "xrange", "slice", "type", "object")
 """Calls of them that make a value and do nothing else."""
 
 
-def strides_in_c_order(shape: tuple[int, ...]) -> tuple[int, ...]:
+def strides_in_c_order(shape: Shape) -> tuple[int, ...]:
     return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
@@ -185,7 +185,7 @@ class StoredTensor:
     # take several times their memory.
 
     dtype: str
-    shape: tuple[int, ...]
+    shape: Shape
     strides: tuple[int, ...]
     offset: int  # the first element
     record: str  # the name of the storage's record
@@ -194,7 +194,7 @@ class StoredTensor:
     is_negative: bool  # True if they are the negatives of the stored ones
 
     @classmethod
-    def whole(cls, dtype: str, shape: tuple[int, ...], record: str, nbytes: int) -> "StoredTensor":
+    def whole(cls, dtype: str, shape: Shape, record: str, nbytes: int) -> "StoredTensor":
         """Return a tensor that is all of a record, in C order."""
         return StoredTensor(
             dtype, shape, strides_in_c_order(shape), 0, record, nbytes, False, False

@@ -643,7 +643,7 @@ class _StoredValues:
     _at: int = -1
     """The number of the batch in memory."""
     _batch: dict[str, Array] = field(default_factory=dict)
-    _tensors: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    _tensors: dict[str, tuple[str, Shape]] = field(default_factory=dict)
     """Dtype and shape of each tensor, by key."""
 
     def __post_init__(self) -> None:

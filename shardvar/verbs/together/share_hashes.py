@@ -469,7 +469,7 @@ def older_of_shares(
 _MOST_NBYTES = 24 << 20
 """The hashes that a share stores at most, of 768 GiB: the commit makes the others."""
 
-SlicePlace = tuple[str, tuple[int, ...]]
+SlicePlace = tuple[str, Shape]
 """The key and the offset of a slice with elements, which no other one of a process has."""
 StoredLeaves = Mapping[SlicePlace, Mapping[int, bytes]]
 """The hashes of leaves by their numbers, of each slice."""

@@ -111,7 +111,7 @@ class LocalShard:
 
     array: npt.ArrayLike
     offset: tuple[int, ...]
-    full_shape: tuple[int, ...]
+    full_shape: Shape
     region: Region = field(init=False)
     """The region that the array holds, in the coordinates of the whole tensor."""
 

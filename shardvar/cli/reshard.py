@@ -241,11 +241,6 @@ def execute(arguments: Namespace) -> int:
     sources = paths_of_components(arguments.source)
     check_certify(arguments)
     if arguments.html:
-        if not arguments.dry_run:
-            raise ArgumentError(
-                "--html is given without --dry-run.",
-                "Add --dry-run, or leave --html out.",
-            )
         check_target(arguments.html)
     try:
         with warnings_below():

@@ -43,12 +43,7 @@ from shardvar.formats.torch.ranks import (
     read_parts,
     read_torch,
 )
-from shardvar.formats.torch.shares import (
-    Placement,
-    Share,
-    Spread,
-    sizes,
-)
+from shardvar.formats.torch.shares import Share, Spread, read_placement, sizes
 from shardvar.formats.torch.source import SavedContents, TensorView, TorchSource
 from shardvar.formats.torch.values import StoredTensor, dtype_of
 from shardvar.limits import MAX_METADATA_NBYTES, MAX_NAMED, MAX_RANK
@@ -302,7 +297,8 @@ def _of_mesh(share: Share, shape: tuple[int, ...], about: Sharding, rank: int) -
         raise invalid(
             f"Its mesh of {extents} has {len(ranks)} ranks and {len(placements)} placements."
         )
-    chosen = tuple(_placement(placement, len(shape)) for placement in placements)
+    described = [_dict(placement) for placement in placements]
+    chosen = tuple(read_placement(each.get("type"), each, len(shape)) for each in described)
     if share.is_plain and all(placement.dim is None for placement in chosen):
         return share
     at, coordinate = ranks.index(rank), list[int]()
@@ -315,17 +311,3 @@ def _of_mesh(share: Share, shape: tuple[int, ...], about: Sharding, rank: int) -
     if share.spread != spread:
         raise InconsistentTensor("The index and the file place it differently.", WRITE_AGAIN)
     return share
-
-
-def _placement(value: Any, rank: int) -> Placement:
-    kind, dim = _dict(value).get("type"), value.get("dim")
-    if kind == "Replicate":
-        return Placement()
-    factor = value.get("split_factor") if kind == "StridedShard" else None
-    is_axis = type(dim) is int and -rank <= dim < rank
-    if kind not in ("Shard", "StridedShard") or not is_axis:
-        cause = f"It has the placement {kind!r} on the axis {dim!r} of {rank}."
-        raise UnsupportedError(cause, "Save it as a plain tensor.")
-    if kind == "StridedShard" and (type(factor) is not int or factor < 1):
-        raise invalid(f"Its split factor is {factor!r}.")
-    return Placement(dim % rank, factor)

@@ -26,6 +26,7 @@ from shardvar.planning.index import (
     ScannedFaults,
     TableIndex,
     concatenate_entries,
+    of_rows,
     of_tensors,
     unknown_key,
 )
@@ -252,11 +253,7 @@ class DeferredIndex:
 
     def _of_tensors(self, tensors: list[int]) -> EntryTable:
         with self._lock:
-            rows = [self._rows_of(tensor) for tensor in tensors]
-            chosen = self._located.take(np.concatenate([np.zeros(0, np.int64), *rows]))
-        number = np.repeat(np.arange(len(rows)), [len(each) for each in rows])
-        table = chosen.slices.tensors.take(np.array(tensors, np.int64))
-        return replace(chosen, slices=replace(chosen.slices, tensors=table, tensor=number))
+            return of_rows(self._located, tensors, [self._rows_of(each) for each in tensors])
 
     def scan(self) -> Iterator[EntryTable]:
         """Yield all entries of the keys that can be read, in one table."""

@@ -381,6 +381,21 @@ def of_tensors(entries: EntryTable, rows: Ints) -> EntryTable:
     return replace(chosen, slices=slices)
 
 
+def rename_tensors(entries: EntryTable, name: Callable[[str], str]) -> EntryTable:
+    """``name`` gives the new key of each tensor."""
+    slices = entries.slices
+    tensors = replace(slices.tensors, keys=[name(key) for key in slices.tensors.keys])
+    return replace(entries, slices=replace(slices, tensors=tensors))
+
+
+def of_rows(entries: EntryTable, tensors: Sequence[int], rows: Sequence[Ints]) -> EntryTable:
+    """The rows of each of some tensors, over a table of only these tensors, in the given order."""
+    number = np.repeat(np.arange(len(rows)), [len(each) for each in rows])
+    taken = entries.take(np.concatenate([np.zeros(0, np.int64), *rows]))
+    table = entries.slices.tensors.take(np.array(tensors, np.int64))
+    return replace(taken, slices=replace(taken.slices, tensors=table, tensor=number))
+
+
 def concatenate_entries(tables: Sequence[EntryTable]) -> EntryTable:
     """One table of all rows; ``InconsistentTensor`` if two tables disagree about a tensor."""
     if len(tables) == 1:

@@ -24,6 +24,7 @@ from shardvar.planning.index import (
     Metadata,
     TableIndex,
     concatenate_entries,
+    rename_tensors,
     take_tensors,
 )
 from shardvar.planning.slices import TensorTable
@@ -267,13 +268,11 @@ def write_delta(
     if rest:
         whole = take_tensors(result.entries(), rest)
         slices = whole.slices
-        old = slices.tensors.keys
-        sizes |= zip(old, slices.nbytes_of_tensors().tolist(), strict=True)
-        tensors = replace(slices.tensors, keys=[WHOLE_PREFIX + key for key in old])
+        sizes |= zip(slices.tensors.keys, slices.nbytes_of_tensors().tolist(), strict=True)
         num_files = int(whole.file.max(initial=-1)) + 1
         entries = concatenate_entries(
             [
-                replace(whole, slices=replace(slices, tensors=tensors)),
+                rename_tensors(whole, lambda key: WHOLE_PREFIX + key),
                 replace(entries, file=entries.file + num_files),
             ]
         )

@@ -194,6 +194,10 @@ class EntryTable:
         checksum = None if number == NO_CHECKSUM else number
         return Entry(self.slices[row], files[self.file[row]], int(self.start[row]), checksum)
 
+    def place(self, row: int) -> tuple[int, int]:
+        """The number of the file and the place in it at which the payload of a row begins."""
+        return int(self.file[row]), int(self.start[row])
+
     def take(self, rows: Ints) -> Self:
         runs = self.runs and replace(self.runs, first=self.runs.first[rows])
         columns = {name: getattr(self, name)[rows] for name in _COLUMNS}

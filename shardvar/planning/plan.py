@@ -257,9 +257,8 @@ def name_processes(processes: Sequence[int]) -> str:
 def _without_replicas(entries: EntryTable, process: Ints, replicas: str) -> tuple[EntryTable, Ints]:
     """The entries with one slice a region, from the first process, and the process of each."""
     slices = entries.slices
-    # Sorted by tensor and region, replicas are neighbours; lexsort is stable, so the first process
-    # comes first.
-    order = np.lexsort((*slices.shape.T[::-1], *slices.offset.T[::-1], slices.tensor))
+    # Replicas are neighbours, that of the first process first.
+    order = slices.by_region()
     columns = np.column_stack([slices.tensor, slices.offset, slices.shape])[order]
     is_replica: Bools = np.zeros(len(order), np.bool)
     is_replica[1:] = (columns[1:] == columns[:-1]).all(axis=1)

@@ -213,6 +213,11 @@ class SliceTable:
         order = np.lexsort((*self.offset.T[::-1], self.tensor)) if by_offset else None
         return group_rows(self.tensor, len(self.tensors), order)
 
+    def by_region(self) -> Ints:
+        """[m] rows by tensor, then by offset and by shape, axis after axis; replicas keep their
+        order."""
+        return np.lexsort((*self.shape.T[::-1], *self.offset.T[::-1], self.tensor))
+
     def nbytes_of_tensors(self) -> Ints:
         return sum_by(self.tensor, self.nbytes, len(self.tensors))
 

@@ -686,7 +686,8 @@ class OverlaidSource(WrappedSource):
         if entries.file[row] < self.num_files:
             self.inner.read_into(entries, row, start, buffer)
         elif entries.plain[row]:
-            self.read_span(int(entries.file[row]), int(entries.start[row]) + start, buffer)
+            file, begin = entries.place(row)
+            self.read_span(file, begin + start, buffer)
         else:
             self.behind.read_into(entries, row, start, buffer)
 

@@ -497,7 +497,8 @@ class NativeSource(FileSource):
         if not buffer.nbytes:
             return
         try:
-            self.read_span(int(entries.file[row]), int(entries.start[row]) + start, buffer)
+            file, begin = entries.place(row)
+            self.read_span(file, begin + start, buffer)
         except CheckpointError as error:
             raise error.at(repr(entries.slices.key(row))) from error
 

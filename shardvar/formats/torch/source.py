@@ -540,7 +540,7 @@ class TorchSource(FileSource):
     crc = CRC32
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
-        file, begin = int(entries.file[row]), int(entries.start[row])
+        file, begin = entries.place(row)
         if entries.plain[row]:
             self.read_span(file, begin + start, buffer)
         elif begin in self.payloads:

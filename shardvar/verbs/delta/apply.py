@@ -486,7 +486,9 @@ class _Apply:
             return None if base is None else self._stamp(base)
 
         def move(work: WritePlan, generation: str | None) -> WriteReport:
-            runner = patched and checked(work.source, self.progress, patched.finish)
+            runner = None
+            if patched is not None:
+                runner = checked(work.source, self.progress, patched.finish)
             return carry_out(work, generation, self.progress, runner)
 
         def carry_compared(work: WritePlan, *_: object, is_dry: bool) -> tuple[WritePlan, str]:

@@ -256,8 +256,9 @@ def _changes(
         kind = compared.kinds.get(key)
         if kind is None:
             kind = REMOVED if result is None else EQUAL if base == result else WHOLE
+        dtype, shape = tensors.fact(row)
         about = encodings.get(key, ""), paths.get(key), ties.get(key)
-        changes.append(DeltaRow(key, kind, *tensors.fact(row), base, result, *about))
+        changes.append(DeltaRow(key, kind, dtype, shape, base, result, *about))
     return changes
 
 

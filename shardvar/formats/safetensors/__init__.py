@@ -219,8 +219,7 @@ class SafetensorsFormat(SharedFormat):
     name: str = "safetensors"
     capabilities: Capabilities = CAPABILITIES
 
-    def locate(self, storage: Storage, name: str) -> list[str]:
-        return find_safetensors(storage, name)
+    locate = staticmethod(find_safetensors)
 
     def open(self, storage: Storage, name: str) -> ListedSource:
         with without_collection():

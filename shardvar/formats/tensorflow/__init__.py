@@ -606,9 +606,8 @@ class TensorFlowFormat(SharedFormat):
     name: str = "tensorflow"
     capabilities: Capabilities = CAPABILITIES
 
-    def locate(self, storage: Storage, name: str) -> list[str]:
-        """Return the prefixes that ``name`` may mean, also of V1, which ``open`` refuses."""
-        return find_bundles(storage, name)
+    # Also the prefixes of V1, which ``open`` refuses.
+    locate = staticmethod(find_bundles)
 
     def open(self, storage: Storage, name: str) -> BundleSource:
         for _ in range(ATTEMPTS):

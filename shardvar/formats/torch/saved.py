@@ -574,8 +574,7 @@ class SavedFormat(Format):
     is_whole: bool = False
     """True to list all that a Universal Checkpoint of DeepSpeed is written of."""
 
-    def locate(self, storage: Storage, name: str) -> list[str]:
-        return find_saved(storage, name)
+    locate = staticmethod(find_saved)
 
     def open(self, storage: Storage, name: str) -> TorchSource:
         names = storage.names()

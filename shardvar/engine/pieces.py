@@ -250,7 +250,7 @@ def _gap_of_requests(file: Ints, start: Ints, nbytes: Ints, traits: Traits, leas
 
 
 def _gaps(file: Ints, start: Ints, nbytes: Ints) -> Ints:
-    """Return the gaps between sorted ranges of the same file, ascending."""
+    # Between sorted ranges of one file.
     return np.sort((start[1:] - (start + nbytes)[:-1])[file[1:] == file[:-1]])
 
 

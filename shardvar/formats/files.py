@@ -118,7 +118,7 @@ def first_bytes(file: ReadableFile, nbytes: int = SNIFF_NBYTES) -> bytes:
 
 
 def read_first_bytes(storage: Storage, name: str, nbytes: int = SNIFF_NBYTES) -> bytes:
-    """As ``read_beginning``; raise if the file cannot be read."""
+    # As ``read_beginning``, except that it raises.
     with closing(storage.open(name)) as file:
         return first_bytes(file, nbytes)
 

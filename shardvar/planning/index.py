@@ -195,7 +195,7 @@ class EntryTable:
         return Entry(self.slices[row], files[self.file[row]], int(self.start[row]), checksum)
 
     def place(self, row: int) -> tuple[int, int]:
-        """The number of the file and the place in it at which the payload of a row begins."""
+        # The number of the file, and where the payload begins in it.
         return int(self.file[row]), int(self.start[row])
 
     def take(self, rows: Ints) -> Self:
@@ -386,7 +386,6 @@ def of_tensors(entries: EntryTable, rows: Ints) -> EntryTable:
 
 
 def rename_tensors(entries: EntryTable, name: Callable[[str], str]) -> EntryTable:
-    """``name`` gives the new key of each tensor."""
     slices = entries.slices
     tensors = replace(slices.tensors, keys=[name(key) for key in slices.tensors.keys])
     return replace(entries, slices=replace(slices, tensors=tensors))

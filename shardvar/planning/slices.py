@@ -214,8 +214,7 @@ class SliceTable:
         return group_rows(self.tensor, len(self.tensors), order)
 
     def by_region(self) -> Ints:
-        """[m] rows by tensor, then by offset and by shape, axis after axis; replicas keep their
-        order."""
+        # By tensor, then by offset, then by shape, axis after axis; the sort is stable.
         return np.lexsort((*self.shape.T[::-1], *self.offset.T[::-1], self.tensor))
 
     def nbytes_of_tensors(self) -> Ints:

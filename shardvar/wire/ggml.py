@@ -386,7 +386,7 @@ def _iq2_scales(fields: _Array) -> _Floats:
 
 
 def _three_bits(words: _Array) -> _Array:
-    """The four numbers in the lower 12 bits of each word."""
+    # Four in the lower 12 bits of each word.
     return (words[..., None] >> np.arange(0, 12, 3, dtype=np.uint16) & 7).reshape(len(words), -1)
 
 

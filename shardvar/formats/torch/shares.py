@@ -307,7 +307,6 @@ def _placement(value: Any, rank: int) -> Placement:
 
 
 def read_placement(kind: Any, fields: Mapping[Any, Any], rank: int) -> Placement:
-    """Return a placement of a tensor of ``rank`` axes by its kind and its fields."""
     if kind == "Replicate":
         return Placement()
     if kind not in ("Shard", "StridedShard"):

@@ -1,7 +1,8 @@
 """Dataclasses that are built quickly: ``dataclass`` of the standard library for modules that commands import.
 
 ``frozen`` makes a frozen class with slots, as nearly all are; ``entity`` one whose objects are equal only
-to themselves, such as columns, which have no ``==``, and what holds a lock.
+to themselves, such as columns, which have no ``==``, and what holds a lock; ``mutable`` one whose
+objects are equal only to themselves and change.
 
 The standard library compiles six methods of a frozen class, in 0.7 ms, and a command on a small file
 builds a hundred classes: half of its time. Here all classes share the functions for ``repr``, ``==``
@@ -13,7 +14,7 @@ from operator import attrgetter
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any, dataclass_transform
 
-__all__ = ["asdict", "dataclass", "entity", "field", "fields", "frozen", "replace"]
+__all__ = ["asdict", "dataclass", "entity", "field", "fields", "frozen", "mutable", "replace"]
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
     @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field,))
     def entity(cls: Any = None, /, **options: bool) -> Any: ...
+
+    @dataclass_transform(eq_default=False, field_specifiers=(field,))
+    def mutable(cls: Any = None, /, **options: bool) -> Any: ...
 else:
     from dataclasses import dataclass as standard
 
@@ -45,6 +49,9 @@ else:
 
     def entity(cls=None, /, **options):
         return frozen(cls, eq=False, **options)
+
+    def mutable(cls=None, /, *, eq=False, **options):
+        return dataclass(cls, slots=True, eq=eq, **options)
 
 
 @recursive_repr("...")

@@ -325,10 +325,6 @@ def execute(arguments: Namespace) -> int:
 
         check_target(arguments.html)
         check_diff_page(arguments, rename or {})
-    elif arguments.stats:
-        raise ArgumentError(
-            "--stats is given without --html.", "Add --html FILE: the page shows the histograms."
-        )
     with (
         executor_of(arguments) as executor,
         progress("comparing", lambda: sum(map(payload_nbytes, stored))) as advance,

@@ -33,7 +33,6 @@ from shardvar.cli.output import (
     shortened,
     terminal_size,
 )
-from shardvar.errors import ArgumentError
 from shardvar.verbs.compare.digest import DigestReport, digest
 from shardvar.verbs.compare.manifest import (
     Manifest,
@@ -50,11 +49,6 @@ _SAME, _DIFFERENT, _UNREADABLE = 0, 1, 3
 
 
 def execute(arguments: Namespace) -> int:
-    if arguments.force and not arguments.write:
-        raise ArgumentError(
-            "--force is given without --write.",
-            "Add --write, or leave --force out.",
-        )
     manifest = read_manifest(arguments.against) if arguments.against else None
     if arguments.write:  # before the checkpoint is read, which may take long
         check_without_manifest(find_checkpoint(arguments.path), arguments.force)

@@ -525,11 +525,6 @@ def _unwanted(arguments: Namespace) -> "list[Callable[[Statistics], bool]]":
         raise ArgumentError(
             f"--fail-on {arguments.fail_on!r} has {unknown[0]!r}.", f"Choose from {', '.join(ODD)}."
         )
-    if not arguments.stats:
-        raise ArgumentError(
-            "--fail-on needs the values, and --stats is not given.",
-            "Add --stats, which reads them.",
-        )
     return [ODD[name][1] for name in names]
 
 

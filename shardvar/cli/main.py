@@ -173,11 +173,7 @@ def _run(words: Sequence[str]) -> int:
     except Usage as usage:
         return _say(usage.error, WRONG_USAGE, words) if usage.error else usage.code
     arguments.words = words
-    asked.color, asked.tree = getattr(arguments, "color", None) or "auto", "--tree" in words
-    if asked.color not in ("auto", "always", "never"):
-        when, asked.color = asked.color, "auto"
-        error = ArgumentError(f"--color {when} is not known.", "Give always, never or auto.")
-        return _say(error, WRONG_USAGE, words)
+    asked.color, asked.tree = getattr(arguments, "color", "auto"), "--tree" in words
     # Before the command, which may write into the folder, and leaves room for them on the screen.
     arguments.notes = notes_about(arguments)
     try:
@@ -194,11 +190,6 @@ def execute(arguments: Namespace) -> int:
         from shardvar.cli.listing import take_newest
 
         take_newest(arguments)
-    elif getattr(arguments, "item", None) is not None:
-        raise ArgumentError(
-            f"--item {arguments.item} chooses in the newest step, and --latest is not given.",
-            "Add --latest, or give the path of the item.",
-        )
     # Only the module of the command is imported.
     module = import_module(f"shardvar.cli.{_MODULES.get(arguments.command, arguments.command)}")
     code: int = module.execute(arguments)

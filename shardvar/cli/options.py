@@ -18,7 +18,8 @@ Two spaces separate a name from its help, and four at the beginning continue a l
     A B                                two values
     =True, DTYPE->dequantize           the stored value; the name under which it is stored
 
-An option whose help ends in ``(repeatable)`` can be given several times.
+An option whose help ends in ``(repeatable)`` can be given several times; one whose help begins with
+``with --other:`` only with the other one.
 
 Of this text argparse makes the arguments, and this module their help, since the layout of argparse
 changes from one version of Python to the next. An error of the parser is raised as ``Usage``.
@@ -103,7 +104,7 @@ Row = tuple[str, str]
 """An argument or option as it is typed, and its help."""
 
 
-def help_of(parser: argparse.ArgumentParser, columns: int, is_styled: bool = False) -> str:
+def help_of(parser: argparse.ArgumentParser, columns: int, is_styled: bool) -> str:
     """Return the help of a command, with ``is_styled`` in bold titles and cyan names."""
     width = min(columns, _WIDEST)
     parts = [f"usage: {usage_of(parser)}", *_filled(parser.description or "", width)]
@@ -305,8 +306,8 @@ _SHARED = {
 --dequantize-to DTYPE->dequantize  as float32, bfloat16 or float16 (default: GGUF float32,
     others config.json)""",
     "workers": """
---workers N  work in N processes (default: a few threads)
---dask ADDRESS  work on the Dask cluster whose scheduler is at ADDRESS""",
+| --workers N  work in N processes (default: a few threads)
+| --dask ADDRESS  work on the Dask cluster whose scheduler is at ADDRESS""",
     "map": """
 --rule RULE  a rule, added to the map: 'h.{l}.w[i o] -> layers.{l}.w[o i]' (repeatable)
 --size NAME=N  the size of an index of the rules (repeatable)
@@ -319,7 +320,7 @@ _SHARED = {
     "dry-run": "--dry-run  print what would be written, and write nothing",
     "output": """
 --json  print one JSON object; see `shardvar help json`
---color WHEN  always, never, or auto: as NO_COLOR and FORCE_COLOR say
+--color {auto*,always,never}  auto: as NO_COLOR and FORCE_COLOR say
 <help>""",
     "help": "-h, --help  print this help",
 }
@@ -379,9 +380,9 @@ $ big.index --filter 'layer_0/*'
 --map MAP  show what a map makes of the checkpoint: {_MAP}
 <map>
 [output]
--o, --output FILE  the page (default: PATH.html); replaces only a page
+| -o, --output FILE  the page (default: PATH.html); replaces only a page
+| --serve  serve the page on localhost and read values on demand
 --open  open the page in a browser
---serve  serve the page on localhost and read values on demand
 <output>
 
 verify: Check every checksum, region and file of a checkpoint.
@@ -508,7 +509,7 @@ paths=PATH+  A, B and OUT, the new delta; with --compact, deltas in order and OU
 --versions A B  with --dialect: the names of both versions (default: from OUT, weight_v000007 or
     step_000007.safetensors)
 --map MAP  compare what a map makes of B with A: {_MAP}
---map-base  with --map: A has the names of B, and is mapped as well
+--map-base  with a map: A has the names of B, and is mapped as well
 --cast DTYPE  round the float tensors of B, or what the map makes of them, to DTYPE
 <map>
 <dry-run>
@@ -703,7 +704,20 @@ def parse_arguments(words: Sequence[str]) -> Namespace:
     if words[0] == "show":
         known = commands_of(parser).choices["show"]._option_string_actions
         words = options_first(words, known)
-    return parser.parse_args(with_cuts(words))
+    arguments = parser.parse_args(with_cuts(words))
+    _check_needed(commands_of(parser).choices[arguments.command], arguments)
+    return arguments
+
+
+def _check_needed(command: Parser, arguments: Namespace) -> None:
+    """Raise ``Usage`` if an option whose help begins with another option is given without it."""
+    options = command._option_string_actions
+    for name, action in options.items():
+        needed = re.match(r"with (--[\w-]+):", action.help or "")
+        is_given = getattr(arguments, action.dest, None) != action.default
+        if needed and is_given and not getattr(arguments, options[needed[1]].dest):
+            remedy = f"Add {needed[1]}, or leave {name} out."
+            raise Usage(2, ArgumentError(f"{name} is given without {needed[1]}.", remedy))
 
 
 def make_parser(only: Sequence[str] = COMMANDS) -> Parser:

@@ -98,7 +98,7 @@ def parse_mesh(text: str) -> Mesh:
     return Mesh(sizes, names)
 
 
-def parse_joins(texts: Sequence[str], mesh: Mesh | None = None) -> dict[str, Join]:
+def parse_joins(texts: Sequence[str], mesh: Mesh | None) -> dict[str, Join]:
     """By glob, the axis along which parts follow each other, or the mesh and an entry per axis."""
     joins: dict[str, Join] = {}
     for glob, text in parse_pairs(texts, "--concat", "GLOB=AXIS").items():
@@ -241,11 +241,6 @@ def execute(arguments: Namespace) -> int:
     sources = paths_of_components(arguments.source)
     check_certify(arguments)
     if arguments.html:
-        if not arguments.dry_run:
-            raise ArgumentError(
-                "--html is given without --dry-run.",
-                "Add --dry-run, or leave --html out.",
-            )
         check_target(arguments.html)
     try:
         with warnings_below():

@@ -354,7 +354,7 @@ class TableRow(NamedTuple):
     """True for a slice, whose place in a file was asked for."""
 
 
-@entity(repr=False)
+@entity
 class Table:
     """The facts that rows are made of."""
 

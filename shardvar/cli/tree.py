@@ -35,7 +35,7 @@ from shardvar.cli.output import (
     terminal_size,
 )
 from shardvar.pictures.words import in_command, natural_key
-from shardvar.records import dataclass, field, replace
+from shardvar.records import field, mutable, replace
 from shardvar.verbs.parameters import PROJECTIONS
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Line(NamedTuple):
         return len(self.guide) // 3
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@mutable
 class _Node:
     leaf: int | None = None
     children: dict[str, "_Node"] = field(default_factory=dict)
@@ -96,12 +96,8 @@ class _Group(NamedTuple):
     label: str
     names: Sequence[str]
     gaps: tuple[int, ...] = ()
-    has_range: bool = False
-    """True if the label has a range of numbers, whose siblings are worth counting."""
-
-    @property
-    def num_alike(self) -> int:
-        return len(self.names) if self.has_range else 1
+    num_alike: int = 1
+    """The names, if the label has a range of numbers: such siblings are worth counting."""
 
 
 _Grouped = Callable[[_Node], list[_Group]]
@@ -163,12 +159,6 @@ def _lines(above: Sequence[_Node], guide: str, grouped: _Grouped) -> Iterator[Li
     for number, group in enumerate(groups, 1):
         is_last = number == len(groups)
         branch = guide + ("└─ " if is_last else "├─ ")
-        first = above[0].children[group.names[0]]
-        if len(above) == len(group.names) == 1 and first.leaf is not None and not first.children:
-            # Most lines of a large tree: one key.
-            leaves: tuple[int, ...] = (first.leaf,)
-            yield Line(group.label, branch, first.leaf, leaves, leaves)
-            continue
         label, gaps = group.label, group.gaps
         num_alike, num_shared = group.num_alike, len(group.names)
         nodes = [above[0].children[name] for name in group.names]
@@ -282,7 +272,7 @@ def _group(labels: Sequence[str], numbers: dict[tuple[str, ...], set[int]]) -> l
         tuple(n for n in range(first, last) if n not in there)[: _MOST_GAPS + 1] if is_dense else ()
     )
     gaps = missing if len(missing) <= _MOST_GAPS else ()
-    return [_Group(f"{before}{{{number_ranges(texts)}}}{after}", labels, gaps, True)]
+    return [_Group(f"{before}{{{number_ranges(texts)}}}{after}", labels, gaps, len(labels))]
 
 
 def _around(label: str, number: re.Match[str]) -> tuple[str, str]:

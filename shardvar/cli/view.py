@@ -168,10 +168,6 @@ def execute(arguments: Namespace) -> int:
     if arguments.serve:
         from shardvar.cli.serving import serve_page
 
-        if arguments.output:
-            raise ArgumentError(
-                "--serve and --output are both given.", "Give one: --serve writes no file."
-            )
         with _opened(found, arguments) as reader:
             page = make_page([_columns(found, reader, arguments)], served=True)
             keys = choose_keys(reader, arguments.filter, arguments.exclude)

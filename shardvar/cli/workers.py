@@ -27,8 +27,6 @@ def started(
     workers: str | None, address: str | None, note: Callable[[str], None]
 ) -> Iterator[Executor | None]:
     """Start the workers of ``--workers`` or ``--dask``, and end them; None for a single one."""
-    if workers is not None and address is not None:
-        raise ArgumentError("--workers and --dask are both given.", "Give one of them.")
     count = 1 if workers is None else parse_count(workers, "--workers")
     if address is not None:
         with _cluster(address, note) as executor:

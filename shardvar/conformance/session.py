@@ -54,7 +54,7 @@ from shardvar.conformance.calls import (
 from shardvar.conformance.rules import LEVELS, Rule, all_rules, rules_of
 from shardvar.errors import ArgumentError
 from shardvar.layout.dtypes import Array
-from shardvar.records import asdict, dataclass, field, fields, frozen, replace
+from shardvar.records import asdict, field, fields, frozen, mutable, replace
 
 KEPT = "kept"
 BROKEN = "broken"
@@ -87,7 +87,7 @@ class Counterexample:
     """The result that the rule demands, in a sentence."""
 
 
-@dataclass(slots=True)
+@mutable
 class Verdict:
     rule: str
     outcome: str = NOT_RUN

@@ -37,10 +37,10 @@ from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import ITEMSIZES, STRING, Array, Bools, DType, Ints, code
 from shardvar.layout.region import intersect, regions_of_range
-from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
+from shardvar.planning.index import EntryTable, TableIndex
 from shardvar.planning.plan import CopyTable, Plan
 from shardvar.planning.slices import Columns, SliceTable, widen
-from shardvar.records import dataclass, entity, field, replace
+from shardvar.records import entity, field, mutable, replace
 from shardvar.wire import strings
 
 
@@ -172,7 +172,7 @@ def integers_of_ranges(first: Ints, last: Ints) -> Ints:
     return np.asarray(np.arange(total) + np.repeat(first - (stops - counts), counts))
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class LazyPayload:
     """An array whose values are made when they are read."""
 
@@ -317,19 +317,13 @@ def array_source(slices: SliceTable, arrays: Sequence[Array | LazyPayload | byte
         try:
             encoded = strings.encode(cast(Array, arrays[row]).astype(object, copy=False))
         except ArgumentError as error:
-            raise ArgumentError(f"{slices.key(row)!r}: {error.cause}", error.remedy) from None
+            raise error.at(repr(slices.key(row))) from None
         payloads[row] = encoded
         nbytes[row] = len(encoded)
     table = replace(slices, nbytes=nbytes)
     count = len(table)
     # Array i is file i, and its payload begins at byte 0.
-    entries = EntryTable(
-        table,
-        np.arange(count),
-        np.zeros(count, np.int64),
-        np.full(count, NO_CHECKSUM, np.int64),
-        np.ones(count, np.bool),
-    )
+    entries = EntryTable.without_checksums(table, np.zeros(count, np.int64), np.arange(count))
     return ArraySource(payloads, TableIndex(entries, ["memory"] * count))
 
 

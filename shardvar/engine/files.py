@@ -161,10 +161,8 @@ class FileWork:
     write_nbytes: int  # the most bytes of a write
 
 
-def run_task(
-    task: FileTask, source: Source, progress: Progress = lambda _nbytes: None
-) -> FileReport:
-    [(_, report)] = run_each([task], source, progress)
+def run_task(task: FileTask, source: Source) -> FileReport:
+    [(_, report)] = run_each([task], source)
     return report
 
 

@@ -243,16 +243,21 @@ def _gap_of_requests(file: Ints, start: Ints, nbytes: Ints, traits: Traits, leas
     usual = traits._replace(waste_nbytes=min(traits.waste_nbytes, wanted)) if not least else traits
     gap = max(least, *(affordable_gap(file, start, nbytes, some) for some in (few, usual)))
     most = 2 * max(traits.requests, traits.short_requests)
-    gaps = np.sort((start[1:] - (start + nbytes)[:-1])[file[1:] == file[:-1]])
+    gaps = _gaps(file, start, nbytes)
     if len(gaps) > most:
         gap = max(gap, min(int(gaps[-most]), traits.gap_nbytes))
     return gap
 
 
+def _gaps(file: Ints, start: Ints, nbytes: Ints) -> Ints:
+    # Between sorted ranges of one file.
+    return np.sort((start[1:] - (start + nbytes)[:-1])[file[1:] == file[:-1]])
+
+
 def affordable_gap(file: Ints, start: Ints, nbytes: Ints, traits: Traits) -> int:
     """Return the widest gap up to which all gaps together may be read along: with 10 bytes to
     waste, of gaps of 1, 2, 4 and 8 bytes 4, which are 7 together."""
-    gaps = np.sort((start[1:] - (start + nbytes)[:-1])[file[1:] == file[:-1]])
+    gaps = _gaps(file, start, nbytes)
     gaps = gaps[(gaps > 0) & (gaps <= traits.gap_nbytes)]
     count = int(np.searchsorted(np.cumsum(gaps), traits.waste_nbytes, side="right"))
     # The next gap may be as wide as the last one that is affordable: then neither is read along.
@@ -540,7 +545,8 @@ class ComposedSource(VerifiedSource):
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
         if entries.plain[row]:
-            self.read_span(int(entries.file[row]), int(entries.start[row]) + start, buffer)
+            file, begin = entries.place(row)
+            self.read_span(file, begin + start, buffer)
         elif (origin := int(self.origin[entries.start[row]])) >= 0:
             self.inner.read_into(self.stored, origin, start, buffer)
         else:

@@ -230,15 +230,11 @@ def take_checksums(
     whole = (ITEMSIZES[targets.codes(slice(unit.first, unit.last))] == 0).tolist()
     for row, (start, nbytes) in enumerate(zip(starts, sizes, strict=True)):
         octets = block[max(start, 0) : min(start + nbytes, unit.nbytes)]
-        if run and len(octets) <= run:
-            # The usual case of small tensors: one run at most, which is the payload.
-            payload.append(crc.compute(octets))
-            runs.extend(payload[-1:] if len(octets) else [])
-        elif run:
+        if run:
             sums = [crc.compute(octets[at : at + run]) for at in range(0, len(octets), run)]
             runs.extend(sums)
-            joined = 0
-            for number, value in enumerate(sums):
+            joined, *others = sums or [0]
+            for number, value in enumerate(others, 1):
                 joined = crc.combine(joined, value, min(run, len(octets) - number * run))
             payload.append(joined)
         elif whole[row]:

@@ -20,18 +20,18 @@ from shardvar.errors import CheckpointError, ShardvarError
 from shardvar.formats.files import DataFiles, KeptValues
 from shardvar.layout.dtypes import Bools, Ints
 from shardvar.planning.index import (
-    NO_CHECKSUM,
     EntryTable,
     Index,
     Metadata,
     ScannedFaults,
     TableIndex,
     concatenate_entries,
+    of_rows,
     of_tensors,
     unknown_key,
 )
 from shardvar.planning.slices import SliceTable
-from shardvar.records import dataclass, field, frozen, replace
+from shardvar.records import entity, field, mutable, replace
 
 # Payloads that are read together with their frames, and with their neighbours.
 #
@@ -60,7 +60,7 @@ _KEPT_PAYLOADS = 16
 one, which another thread goes on with."""
 
 
-@frozen(eq=False, repr=False)
+@entity
 class Enclosed:
     """The extents of payloads, by file and place; safe to use from several threads."""
 
@@ -170,7 +170,7 @@ class Located(NamedTuple):
     plain: bool
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@mutable
 class DeferredIndex:
     """A table of contents; safe to use from several threads."""
 
@@ -206,12 +206,9 @@ class DeferredIndex:
     def __post_init__(self) -> None:
         count = len(self.slices)
         self._is_known = np.zeros(count, np.bool)
-        self._located = EntryTable(
-            replace(self.slices, nbytes=self.slices.nbytes.copy()),
-            self.file,
-            np.arange(count),
-            np.full(count, NO_CHECKSUM),
-            np.zeros(count, np.bool),
+        slices = replace(self.slices, nbytes=self.slices.nbytes.copy())
+        self._located = EntryTable.without_checksums(
+            slices, np.arange(count), self.file, plain=False
         )
 
     @property
@@ -219,8 +216,9 @@ class DeferredIndex:
         """The slices and the known faults; no entry has a place, and no frame is read."""
         with self._lock:
             if self._outline is None:
-                none = np.full(len(self.slices), NO_CHECKSUM)
-                entries = EntryTable(self.slices, self.file, self.alike, none, self.alike >= 0)
+                entries = EntryTable.without_checksums(
+                    self.slices, self.alike, self.file, self.alike >= 0
+                )
                 faults = self._with_errors(self.lost())
                 self._outline = TableIndex(
                     self._of_keys(entries, faults),
@@ -255,11 +253,7 @@ class DeferredIndex:
 
     def _of_tensors(self, tensors: list[int]) -> EntryTable:
         with self._lock:
-            rows = [self._rows_of(tensor) for tensor in tensors]
-            chosen = self._located.take(np.concatenate([np.zeros(0, np.int64), *rows]))
-        number = np.repeat(np.arange(len(rows)), [len(each) for each in rows])
-        table = chosen.slices.tensors.take(np.array(tensors, np.int64))
-        return replace(chosen, slices=replace(chosen.slices, tensors=table, tensor=number))
+            return of_rows(self._located, tensors, [self._rows_of(each) for each in tensors])
 
     def scan(self) -> Iterator[EntryTable]:
         """Yield all entries of the keys that can be read, in one table."""
@@ -371,7 +365,7 @@ class DeferredIndex:
             self._is_known[left] = True
 
 
-@frozen(eq=False, repr=False)
+@entity
 class LateIndex:
     """An index whose keys are known, and that is read whole when anything else is asked for."""
 

@@ -17,7 +17,7 @@ promises of a rename and of closing a file, and ``spec_tests`` cuts the power at
 from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from enum import Enum
 from functools import partial
 from threading import RLock
@@ -44,11 +44,11 @@ from shardvar.formats.unfinished import ASIDE
 from shardvar.layout.dtypes import Ints
 from shardvar.pictures.words import named
 from shardvar.planning.index import EntryTable
-from shardvar.records import dataclass, field, frozen
+from shardvar.records import field, frozen, mutable
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.posix import check_stays_inside
 from shardvar.storage.protocol import FileOpener, ReadableFile, Storage, Traits
-from shardvar.wire.damage import incomplete
+from shardvar.wire.damage import SNIFF_NBYTES, incomplete
 
 # The state of a checkpoint after a write that raised an error.
 #
@@ -100,11 +100,8 @@ def look_into(
 ) -> Found:
     """Return the result of ``look``, or ``otherwise``; raise if a server does not answer."""
     try:
-        file = storage.open(name)
-        try:
+        with closing(storage.open(name)) as file:
             return look(file)
-        finally:
-            file.close()
     except ServerError:
         raise
     except (CheckpointError, StorageError):
@@ -113,7 +110,17 @@ def look_into(
 
 def read_beginning(storage: Storage, name: str, nbytes: int) -> bytes:
     """Return the first bytes of a file, at most ``nbytes``; none if it cannot be read."""
-    return look_into(storage, name, lambda file: file.read(0, min(nbytes, file.size)), b"")
+    return look_into(storage, name, lambda file: first_bytes(file, nbytes), b"")
+
+
+def first_bytes(file: ReadableFile, nbytes: int = SNIFF_NBYTES) -> bytes:
+    return file.read(0, min(nbytes, file.size))
+
+
+def read_first_bytes(storage: Storage, name: str, nbytes: int = SNIFF_NBYTES) -> bytes:
+    # As ``read_beginning``, except that it raises.
+    with closing(storage.open(name)) as file:
+        return first_bytes(file, nbytes)
 
 
 BLOCK_NBYTES = 1 << 22
@@ -204,7 +211,7 @@ def size_fault(
 KeptKey = TypeVar("KeptKey")
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@mutable
 class KeptValues(Generic[KeptKey, Found]):
     """The values that were asked for last, at most ``most``; safe to use from several threads."""
 
@@ -230,7 +237,7 @@ class KeptValues(Generic[KeptKey, Found]):
             self._values.clear()
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@mutable
 class DataFiles:
     """The data files by number, at most ``OPEN_FILES`` open; safe to use from several threads.
     Others are dropped and not closed, since a thread may be reading."""
@@ -535,11 +542,8 @@ def check_written(storage: Storage, names: Sequence[Sequence[str]], nbytes: Ints
 
 def write_file(storage: Storage, name: str, content: bytes) -> None:
     """Write a small file whole, and force it to the disk."""
-    file = storage.create(name)
-    try:
+    with closing(storage.create(name)) as file:
         file.write(0, content)
-    finally:
-        file.close()
 
 
 def replace_file(storage: Storage, name: str, content: bytes) -> None:
@@ -579,7 +583,7 @@ _FEW_NBYTES = 1 << 12
 """The bytes that are read after a jump: more than most headers have."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@mutable
 class Window:
     """A file, and the bytes of it that were read last."""
 

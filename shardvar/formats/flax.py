@@ -23,7 +23,7 @@ from shardvar.errors import (
     UnsupportedError,
     prefix_errors,
 )
-from shardvar.formats.files import DataFiles, check_same, read_beginning, structure_of
+from shardvar.formats.files import DataFiles, check_same, first_bytes, read_beginning, structure_of
 from shardvar.formats.leaves import leaves_of
 from shardvar.formats.listing import (
     FileNames,
@@ -36,7 +36,7 @@ from shardvar.formats.listing import (
 from shardvar.formats.sets import add_files, read_weight_map
 from shardvar.layout.dtypes import ITEMSIZES, code, has_values
 from shardvar.storage.protocol import Storage
-from shardvar.wire.damage import SNIFF_NBYTES, foreign_file, invalid, kind_of
+from shardvar.wire.damage import foreign_file, invalid, kind_of
 from shardvar.wire.msgpack_tree import PlacedArray, RefusedValue, parse_msgpack
 
 _WHAT = "a msgpack file of Flax"
@@ -71,7 +71,7 @@ def _read(storage: Storage, name: str) -> Listing:
 def _add(listing: Listing, number: int, wanted: set[str] | None) -> list[str]:
     file = listing.data.open(number)
     with prefix_errors(file.name):
-        first = file.read(0, min(SNIFF_NBYTES, file.size))
+        first = first_bytes(file)
         foreign = foreign_file(_WHAT, first, file.size, "its bytes are not one map of msgpack")
         window = structure_of(file, listing.data.traits)
         # A text, a pickle or an archive begins as a number or a short map of msgpack does.

@@ -79,7 +79,7 @@ from shardvar.formats.files import KeptValues
 from shardvar.formats.listing import check_size
 from shardvar.layout.dtypes import NAMES, dtype_name, is_opaque, numpy_dtype
 from shardvar.limits import MAX_INFLATION, MAX_KEY_NBYTES, MAX_NBYTES, MAX_PAYLOAD_EXPANSION
-from shardvar.records import dataclass, field
+from shardvar.records import field, mutable
 from shardvar.storage.protocol import ReadableFile
 from shardvar.wire.damage import (
     DISTRUST,
@@ -110,7 +110,7 @@ _TEXT = struct.Struct("<IQI")
 _COLLECTION, _OBJECT = struct.Struct("<4s4xQ"), struct.Struct("<H6xQ")
 
 
-@dataclass(slots=True)
+@mutable
 class Hdf5Texts:
     read: Callable[[int, int], bytes]
     nbytes: int
@@ -264,7 +264,7 @@ class Dataset(NamedTuple):
         return prod(self.shape) * numpy_dtype(self.dtype).itemsize
 
 
-@dataclass(slots=True)
+@mutable
 class Datasets:
     datasets: list[Dataset] = field(default_factory=list)
     faults: dict[str, ReadError] = field(default_factory=dict)
@@ -302,7 +302,7 @@ class _NameList(NamedTuple):
     names: list[bytes]
 
 
-@dataclass(slots=True)
+@mutable
 class _Walk:
     """A walk through all groups of a file, without recursion."""
 

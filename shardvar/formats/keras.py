@@ -20,6 +20,7 @@ of, are not read.
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from threading import RLock
 
@@ -37,6 +38,7 @@ from shardvar.formats.files import (
     FileSource,
     check_same,
     find_files,
+    first_bytes,
     read_beginning,
     read_blocks,
 )
@@ -49,12 +51,10 @@ from shardvar.formats.listing import (
     ReadSpan,
 )
 from shardvar.formats.protocol import Finding
-from shardvar.formats.sets import is_bare
-from shardvar.limits import MAX_HEADER_NBYTES
+from shardvar.formats.sets import is_bare, read_json_index
 from shardvar.planning.index import EntryTable, Metadata
-from shardvar.records import dataclass, entity, field
+from shardvar.records import entity, field, mutable
 from shardvar.storage.protocol import Storage
-from shardvar.wire import strict_json
 from shardvar.wire.crc import CRC32
 from shardvar.wire.damage import (
     SNIFF_NBYTES,
@@ -64,7 +64,6 @@ from shardvar.wire.damage import (
     foreign_file,
     incomplete,
     invalid,
-    past_limit,
 )
 from shardvar.wire.zip import (
     LOCAL,
@@ -85,10 +84,9 @@ _SUFFIXES = (".weights.h5", _ARCHIVE, ".h5", ".hdf5", _INDEX)
 _PART = re.compile(r"(.+)_\d{5}\.weights\.h5", re.DOTALL)
 _FIRST_MEMBERS = (b"metadata.json", b"config.json", _MEMBER.encode())
 """The members of an archive; one of them comes first."""
-_INDEX_DEPTH = 32
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class _KerasListing(Listing):
     opened: dict[int, Hdf5File] = field(default_factory=dict)
     """The files that h5py has open to decode some of their arrays, by number."""
@@ -135,7 +133,7 @@ def _add_file(listing: _KerasListing, number: int, layers: Sequence[str] | None)
     """Add the arrays of one file; ``layers`` are the paths that the index of a set names it for."""
     file = listing.data.open(number)
     with prefix_errors(file.name):
-        is_archive = file.name.endswith(_ARCHIVE) or file.read(0, min(4, file.size)) == LOCAL_MAGIC
+        is_archive = file.name.endswith(_ARCHIVE) or first_bytes(file, 4) == LOCAL_MAGIC
         span = listing.spans[number] = _find_span(listing.data, number, is_archive)
         opened = listing.opened[number] = Hdf5File(partial(listing.data.open, number), span)
         contents = opened.list()
@@ -185,7 +183,7 @@ def _decode(
 def _find_span(data: DataFiles, number: int, is_archive: bool) -> Span:
     """Return the HDF5 bytes of a file: the member of an archive, or all of it."""
     file = data.open(number)
-    span, first = Span(0, file.size), file.read(0, min(SNIFF_NBYTES, file.size))
+    span, first = Span(0, file.size), first_bytes(file)
     if is_archive:
         if not first.startswith(LOCAL_MAGIC):
             why = "it does not begin as a zip archive does"
@@ -223,35 +221,20 @@ def _find_span(data: DataFiles, number: int, is_archive: bool) -> Span:
 
 
 def _read_index(storage: Storage, name: str) -> tuple[Mapping[str, Sequence[str]], str]:
-    file = storage.open(name)
-    try:
-        with prefix_errors(file.name):
-            if file.size > MAX_HEADER_NBYTES:
-                raise past_limit(f"The index has {file.size} bytes", "MAX_HEADER_NBYTES")
-            text = file.read(0, file.size)
-            if not text.lstrip().startswith(b"{"):
-                why = "it does not begin a JSON object"
-                raise foreign_file("the index of a set", text[:SNIFF_NBYTES], file.size, why)
-            index = strict_json.parse_json(text, _INDEX_DEPTH)
-            weight_map = index.get("weight_map") if type(index) is dict else None
-            if type(weight_map) is not dict:
-                raise invalid(
-                    "The index lacks a weight_map from paths of layers to names of files."
-                )
-            layers: dict[str, list[str]] = {}
-            for layer, files in weight_map.items():
-                files = [files] if isinstance(files, str) else files
-                if type(files) is not list or not files or not set(map(type, files)) <= {str}:
-                    raise invalid(f"The weight_map has no names of files for {layer!r}.")
-                for each in files:
-                    if not is_bare(each):
-                        raise distrusted(
-                            f"The index names {each!r}, which is not a file next to it."
-                        )
-                    layers.setdefault(each, []).append(layer.strip("/"))
-            return layers, file.stamp
-    finally:
-        file.close()
+    with closing(storage.open(name)) as file, prefix_errors(file.name):
+        weight_map = read_json_index(file.read, file.size).get("weight_map")
+        if type(weight_map) is not dict:
+            raise invalid("The index lacks a weight_map from paths of layers to names of files.")
+        layers: dict[str, list[str]] = {}
+        for layer, files in weight_map.items():
+            files = [files] if isinstance(files, str) else files
+            if type(files) is not list or not files or not set(map(type, files)) <= {str}:
+                raise invalid(f"The weight_map has no names of files for {layer!r}.")
+            for each in files:
+                if not is_bare(each):
+                    raise distrusted(f"The index names {each!r}, which is not a file next to it.")
+                layers.setdefault(each, []).append(layer.strip("/"))
+        return layers, file.stamp
 
 
 @entity

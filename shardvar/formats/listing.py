@@ -25,7 +25,6 @@ from shardvar.formats.sets import is_foreign
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints, code
 from shardvar.limits import MAX_NBYTES, MAX_OBJECTS_NBYTES
 from shardvar.planning.index import (
-    NO_CHECKSUM,
     OBJECTS,
     EntryTable,
     Metadata,
@@ -33,7 +32,7 @@ from shardvar.planning.index import (
     find_shared,
 )
 from shardvar.planning.slices import TensorTable
-from shardvar.records import dataclass, entity, field, frozen, replace
+from shardvar.records import entity, field, frozen, mutable, replace
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import invalid, past_limit
 from shardvar.wire.plain import build_objects, encode_value
@@ -65,7 +64,7 @@ class ListedTensor(NamedTuple):
         return prod(self.shape) * self.itemsize if self.size is None else self.size
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class Listing:
     data: DataFiles
     tensors: list[ListedTensor] = field(default_factory=list)
@@ -118,11 +117,10 @@ def _entries(tensors: Sequence[ListedTensor]) -> EntryTable:
     slices = TensorTable.of((each.key, each.dtype, each.shape) for each in tensors).whole()
     own = np.array([-1 if each.size is None else each.size for each in tensors], np.int64)
     nbytes = np.where(own < 0, slices.nbytes, own)
-    return EntryTable(
+    return EntryTable.without_checksums(
         replace(slices, nbytes=nbytes),
-        np.array([each.file for each in tensors], np.int64),
         np.where(nbytes > 0, np.array([each.start for each in tensors], np.int64), 0),
-        np.full(len(tensors), NO_CHECKSUM),
+        np.array([each.file for each in tensors], np.int64),
         np.array([each.decode is None for each in tensors], np.bool),
     )
 

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from shardvar.errors import UnsupportedError, prefix_errors
-from shardvar.formats.files import DataFiles, find_files
+from shardvar.formats.files import DataFiles, find_files, first_bytes
 from shardvar.formats.listing import (
     ListedFormat,
     ListedTensor,
@@ -20,7 +20,7 @@ from shardvar.formats.listing import (
     swapped,
 )
 from shardvar.storage.protocol import Storage
-from shardvar.wire.damage import SNIFF_NBYTES, foreign_file, incomplete
+from shardvar.wire.damage import foreign_file, incomplete
 from shardvar.wire.npy import NPY_MAGIC, NpyHeader, parse_preamble, preamble_nbytes
 
 KEY = "array"
@@ -33,7 +33,7 @@ def _read(storage: Storage, name: str) -> Listing:
     data = DataFiles(storage, [name], named=name)
     file = data.open(0)
     with prefix_errors(file.name):
-        first = file.read(0, min(SNIFF_NBYTES, file.size))
+        first = first_bytes(file)
         if not first.startswith(NPY_MAGIC):
             raise foreign_file("a NumPy array (.npy)", first, file.size, "it begins otherwise")
         header = parse_preamble(file.read(0, preamble_nbytes(first[:_SIZED_NBYTES], file.size)))

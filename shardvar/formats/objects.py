@@ -250,14 +250,9 @@ def _index(source: Source, read: Callable[[], str], hidden: str | None) -> Objec
     user = {name: each for name, each in inner.metadata.user.items() if name != OBJECTS}
     # An object belongs to no data file; the number of the first one keeps columns of numbers valid.
     slices = TensorTable.of((key, STRING, ()) for key in encodings).whole()
-    count = len(payloads)
-    entries = EntryTable(
-        replace(slices, nbytes=np.array([*map(len, payloads)], np.int64)),
-        np.zeros(count, np.int64),
-        -1 - np.arange(count),
-        np.full(count, NO_CHECKSUM),
-        np.zeros(count, np.bool),
-    )
+    slices = replace(slices, nbytes=np.array([*map(len, payloads)], np.int64))
+    start = -1 - np.arange(len(payloads))
+    entries = EntryTable.without_checksums(slices, start, plain=False)
     return ObjectsIndex(
         inner,
         replace(inner.metadata, user=user),

@@ -41,6 +41,7 @@ from shardvar.formats.files import (
     DataFiles,
     FilesBelow,
     find_files,
+    first_bytes,
     of_another_set,
     read_blocks,
     strangers,
@@ -58,11 +59,10 @@ from shardvar.formats.protocol import Finding
 from shardvar.formats.sets import is_bare
 from shardvar.layout.dtypes import HALVES, STRING, code, slice_nbytes
 from shardvar.planning.index import Metadata
-from shardvar.records import dataclass, entity, field, frozen
+from shardvar.records import entity, field, frozen, mutable
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire import onnx, strings
 from shardvar.wire.damage import (
-    SNIFF_NBYTES,
     corrupt,
     distrusted,
     foreign_file,
@@ -114,7 +114,7 @@ class _Guard(NamedTuple):
     checksum: str
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
+@mutable(kw_only=True)
 class _OnnxListing(Listing):
     """The tensors of a model. The model is file 0, and files of external data follow."""
 
@@ -138,7 +138,7 @@ def _read(storage: Storage, name: str) -> _OnnxListing:
     data = DataFiles(FilesBelow(storage), names, named=name)
     file = data.open(0)
     with prefix_errors(file.name):
-        first = file.read(0, min(SNIFF_NBYTES, file.size))
+        first = first_bytes(file)
         # A model begins with the number of its version, as few other files do.
         if not first or (not first.startswith(b"\x08") and kind_of(first) is not None):
             raise foreign_file(_WHAT, first, file.size, "it begins otherwise")

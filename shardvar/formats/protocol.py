@@ -25,7 +25,7 @@ index last. Nothing is visible before.
 
 from abc import ABC, abstractmethod, update_abstractmethods
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -37,7 +37,7 @@ from shardvar.layout.dtypes import Bools, Ints
 from shardvar.pictures.words import message
 from shardvar.planning.index import EntryTable, Index, Metadata
 from shardvar.planning.slices import Assignment, Capabilities, SliceTable
-from shardvar.records import field, frozen
+from shardvar.records import entity, field, frozen
 from shardvar.storage.protocol import Storage, Traits
 from shardvar.wire.crc import CRC32C, Checksum
 
@@ -230,7 +230,7 @@ class Source(ABC):
         return ()
 
 
-@frozen(eq=False, repr=False)
+@entity
 class FileChecksums:
     """The checksums of what was written into one file, in the order of its slices."""
 
@@ -321,7 +321,7 @@ class Sink(ABC):
         return False
 
 
-@frozen(eq=False, repr=False)
+@entity
 class WrittenFiles:
     """Data files that are finished, under the names that they have until a commit."""
 
@@ -335,7 +335,7 @@ class WrittenFiles:
     """[m] the digests of the payloads, as in ``EntryTable``."""
 
 
-@frozen(eq=False, repr=False)
+@entity
 class NewCheckpoint:
     """A checkpoint that is to be written: the arguments of ``create``, or of ``adopt``."""
 
@@ -460,11 +460,8 @@ class SharedFormat(Format):
 
         Reads no more than the index. Raises what ``open`` raises.
         """
-        source = self.open(storage, name)
-        try:
+        with closing(self.open(storage, name)) as source:
             return source.index.metadata.generation
-        finally:
-            source.close()
 
     def adopt(
         self,

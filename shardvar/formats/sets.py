@@ -13,6 +13,7 @@ key that the index does not name in a file is a finding.
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 from shardvar.errors import (
@@ -58,8 +59,8 @@ class SetIndex:
     metadata: Mapping[str, Any]
 
 
-def read_set_index(read: Callable[[int, int], bytes], size: int) -> SetIndex:
-    """Return the content of an index of ``size`` bytes, read by offset and count."""
+def read_json_index(read: Callable[[int, int], bytes], size: int) -> Mapping[str, Any]:
+    """Return the object in an index of ``size`` bytes, read by offset and count."""
     if size > MAX_HEADER_NBYTES:
         raise malformed(f"The index has {size} bytes, more than {MAX_HEADER_NBYTES}.")
     text = read(0, size)
@@ -68,7 +69,12 @@ def read_set_index(read: Callable[[int, int], bytes], size: int) -> SetIndex:
             "the index of a set", text[:SNIFF_NBYTES], size, "it does not begin a JSON object"
         )
     index = strict_json.parse_json(text, _MAX_DEPTH)
-    weight_map = index.get("weight_map") if type(index) is dict else None
+    return index if type(index) is dict else {}
+
+
+def read_set_index(read: Callable[[int, int], bytes], size: int) -> SetIndex:
+    index = read_json_index(read, size)
+    weight_map = index.get("weight_map")
     if type(weight_map) is not dict or not set(map(type, weight_map.values())) <= {str}:
         raise invalid("The index lacks a weight_map from names of tensors to names of files.")
     metadata = index.get("metadata", {})
@@ -158,12 +164,8 @@ def fetch_again(file: str) -> str:
 
 
 def read_weight_map(storage: Storage, name: str) -> tuple[Mapping[str, str], str]:
-    file = storage.open(name)
-    try:
-        with prefix_errors(file.name):
-            return read_set_index(file.read, file.size).weight_map, file.stamp
-    finally:
-        file.close()
+    with closing(storage.open(name)) as file, prefix_errors(file.name):
+        return read_set_index(file.read, file.size).weight_map, file.stamp
 
 
 def add_files(

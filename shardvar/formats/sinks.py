@@ -41,7 +41,7 @@ from shardvar.formats.protocol import FileChecksums, FileWriter, Format, NewChec
 from shardvar.formats.unfinished import JOURNAL_ENDING
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.slices import SliceTable, check_holds
-from shardvar.records import field, frozen
+from shardvar.records import entity, field
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import Storage
 
@@ -94,7 +94,7 @@ class CommitSteps(NamedTuple):
     """Removes the files that the new checkpoint leaves unnamed."""
 
 
-@frozen(eq=False, repr=False, kw_only=True)
+@entity(kw_only=True)
 class SetSink(Sink):
     """The sink of a set of data files with an index, or of one file; a format defines ``index``."""
 
@@ -157,7 +157,7 @@ class SetSink(Sink):
         return partial(remove_unnamed, self.new.storage, unnamed)
 
 
-@frozen(eq=False, repr=False, kw_only=True)
+@entity(kw_only=True)
 class OneFileSink(SetSink):
     final: str
     empty: Callable[[], bytes]
@@ -262,7 +262,7 @@ def check_uncut(slices: SliceTable, form: str) -> None:
         raise UnsupportedError(cause, "Write the tensor whole.")
 
 
-@frozen(eq=False, repr=False, kw_only=True)
+@entity(kw_only=True)
 class FolderSink(Sink):
     """A folder that is being written; a format defines ``own``."""
 

@@ -617,7 +617,7 @@ class Flaw(NamedTuple):
     rows: Shape  # the rows of the regions that hold it: none, or two or more
 
 
-@entity(repr=False)
+@entity
 class _Cell:
     """A part of the shape, in numbers of cuts, with the regions in it, clipped to it."""
 

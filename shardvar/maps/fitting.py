@@ -73,7 +73,7 @@ from shardvar.maps.proof import (
     piece_of,
     target_key,
 )
-from shardvar.records import dataclass, field, frozen, replace
+from shardvar.records import field, frozen, mutable, replace
 
 _WORDS = {"true": 1.0, "false": 0.0}
 
@@ -428,7 +428,7 @@ class Fit:
     """Tensors that are left out if they equal others, each with the other."""
 
 
-@dataclass(slots=True)
+@mutable
 class _Fitting:
     """The rules on the tensors, and everything that is known of them so far."""
 
@@ -634,7 +634,7 @@ def fit_rules(
     size_of: SizeOf,
     sizes: Collection[str],
     encodings: Mapping[str, str],
-    idle: Collection[int] = (),
+    idle: Collection[int],
 ) -> Fit:
     fitting, keys = _Fitting(rules, tensors, encodings, idle), [*tensors, *objects]
     # Match.

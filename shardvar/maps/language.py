@@ -291,7 +291,7 @@ _ENDS = re.compile(r"\s*(?:$|[),@+/*]|->|-\s|(?:as|else|if)\s|(?:times|plus)\s)"
 _IF = re.compile(r"\s*if\s+config:(\S+)\s+(!?=)\s+(\S+)$")
 
 
-def parse_rule(text: str, number: int | None = None) -> MapRule:
+def parse_rule(text: str, number: int | None) -> MapRule:
     """Return the rule of a text, at position ``number`` of a map.
 
     >>> rule = parse_rule("h.{l}.w[(a b) i] -> w[l (b a) i]")
@@ -309,12 +309,12 @@ def parse_rule(text: str, number: int | None = None) -> MapRule:
         rule = _parse(reader)
     except MapError as error:
         where = f"{name} {reader.text!r}, at character {reader.column}"
-        raise MapError(f"{where}: {error.cause}", error.remedy) from None
+        raise error.at(where) from None
     try:
         _check(rule)
         return rule if rule.tree is None or rule.target is None else _with_sums(rule, rule.target)
     except MapError as error:
-        raise MapError(f"{name} {reader.text!r}: {error.cause}", error.remedy) from None
+        raise error.at(f"{name} {reader.text!r}") from None
 
 
 def _parse(reader: "_Reader") -> MapRule:

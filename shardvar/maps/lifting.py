@@ -44,9 +44,7 @@ def put_in(rules: Sequence[MapRule]) -> list[MapRule]:
         try:
             found.append(rule if rule.tree is None else _expand(rule, hidden, within, used))
         except MapError as error:
-            raise MapError(
-                f"Rule {number + 1}, {rule.text!r}: {error.cause}", error.remedy
-            ) from None
+            raise error.at(f"Rule {number + 1}, {rule.text!r}") from None
     for number in hidden.keys() - used:
         cause = f"Rule {number + 1}, {rules[number].text!r}: its target is used by no rule."
         raise MapError(cause, "Use it, or write its name without '$'.")

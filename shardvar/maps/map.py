@@ -660,7 +660,7 @@ def _size(name: Any, size: Any) -> SizeValue:
             if FILE_SIZE.fullmatch(size) is None:
                 parse_expression(size)
         except MapError as error:
-            raise MapError(f"The size {name}: {error.cause}", error.remedy) from None
+            raise error.at(f"The size {name}") from None
         return size
     numbers = list(size) if isinstance(size, list | tuple) and size else [size]
     if any(isinstance(n, bool) or not isinstance(n, Real) or n - n for n in numbers):

@@ -367,9 +367,9 @@ def solve(
             f"Give all but one: {unknown[0]} in sizes, or --size {unknown[0]}=N.",
         )
     product = prod(known.values())
+    sizes = ", ".join(f"{name} = {size}" for name, size in known.items())
     if unknown:
         if product == 0 or extent % product:
-            sizes = ", ".join(f"{name} = {size}" for name, size in known.items())
             raise MapError(
                 f"{where} has an axis {group} of {extent}, which {product} does not divide "
                 f"({sizes}).",
@@ -377,7 +377,6 @@ def solve(
             )
         known[unknown[0]] = extent // product
     elif product != extent:
-        sizes = ", ".join(f"{name} = {size}" for name, size in known.items())
         raise MapError(
             f"{where} has an axis {group} of {extent}, not {product}"
             f"{f' ({sizes})' if sizes else ''}.",

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from shardvar.layout.dtypes import Bools
+from shardvar.layout.dtypes import Bools, Shape
 from shardvar.maps.expressions import TermTree
 from shardvar.planning.slices import TensorTable
 from shardvar.records import field, frozen
@@ -50,7 +50,7 @@ class Arithmetic:
 class Piece:
     rule: int
     """The position of the rule that it comes from."""
-    shape: tuple[int, ...]
+    shape: Shape
     """[k] the extents of its indices."""
     source: View
     target: View
@@ -68,7 +68,7 @@ class Piece:
 class Target:
     key: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: Shape
     pieces: tuple[Piece, ...]
     """The pieces that fill it. Each element is in one of them, or gets ``fill``."""
     fill: bytes | None = None
@@ -88,7 +88,7 @@ class MapPlan:
     million of them. All targets come in the order of their first sources."""
     rules: Mapping[str, int] = field(default_factory=dict)
     """The positions of the rules that give names, by key."""
-    tensors: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    tensors: Mapping[str, tuple[str, Shape]] = field(default_factory=dict)
     """The dtypes and shapes of source tensors, by key."""
 
     def rules_by_target(self) -> dict[str, set[int]]:

@@ -19,7 +19,7 @@ from math import prod
 import numpy as np
 
 from shardvar.errors import MapError
-from shardvar.layout.dtypes import Ints, is_whole
+from shardvar.layout.dtypes import Ints, Shape, is_whole
 from shardvar.layout.region import find_flaw, find_overlap
 from shardvar.maps.expressions import SizeOf, operator_of, walk
 from shardvar.maps.language import (
@@ -46,7 +46,7 @@ from shardvar.maps.matching import (
 )
 from shardvar.maps.plan import Piece, View
 from shardvar.pictures.words import human_shape
-from shardvar.records import dataclass, field, frozen
+from shardvar.records import field, frozen, mutable
 
 _MOST_BOXES = 1 << 22
 """Boxes of one tensor, about 100 bytes each."""
@@ -56,7 +56,7 @@ MOST_PROBLEMS = 20
 """Problems that are described; the others are counted."""
 
 
-@dataclass(slots=True)
+@mutable
 class Use:
     """The elements of one tensor that a rule holds."""
 
@@ -169,7 +169,7 @@ def quoted_key(key: str) -> str:
 
 def find_element(
     shape: Sequence[int], uses: Sequence[Use], *, may_have_holes: bool = False
-) -> tuple[str, tuple[int, ...]] | None:
+) -> tuple[str, Shape] | None:
     """Return an element that is not used once, as text, with the rows of its uses: none, or several."""
     if 0 in shape:
         return None
@@ -343,7 +343,7 @@ class TensorAxes:
 
 def axes_of(
     side: Side,
-    shape: tuple[int, ...],
+    shape: Shape,
     key: str,
     full: Callable[[str], int | None],
     ranges: Mapping[str, Bounds],
@@ -437,7 +437,7 @@ def merge(counts: Sequence[int], views: Sequence[View]) -> tuple[tuple[int, ...]
 _MOST_TARGETS = 1 << 22
 """Tensors that are made of one."""
 
-TensorFacts = tuple[str, tuple[int, ...]]
+TensorFacts = tuple[str, Shape]
 """The dtype and the shape of a tensor."""
 
 

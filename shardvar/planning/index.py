@@ -130,7 +130,7 @@ class Entry(NamedTuple):
     checksum: int | None  # the checksum of the payload; None if the format has none
 
 
-@entity(repr=False)
+@entity
 class RunChecksums:
     """Checksums of runs: fixed-size parts of payloads, which are verified by themselves."""
 
@@ -178,6 +178,14 @@ class EntryTable:
     digests: npt.NDArray[np.uint8] | None = None
     """[m, 32] the digest of the payload, zeros where it is not known; None if no digest is known."""
 
+    @classmethod
+    def without_checksums(
+        cls, slices: SliceTable, start: Ints, file: Ints | int = 0, plain: Bools | bool = True
+    ) -> Self:
+        count = len(slices)
+        columns = np.full(count, file), start, np.full(count, NO_CHECKSUM), np.full(count, plain)
+        return cls(slices, *columns)
+
     def __len__(self) -> int:
         return len(self.file)
 
@@ -185,6 +193,10 @@ class EntryTable:
         number = int(self.checksum[row])
         checksum = None if number == NO_CHECKSUM else number
         return Entry(self.slices[row], files[self.file[row]], int(self.start[row]), checksum)
+
+    def place(self, row: int) -> tuple[int, int]:
+        # The number of the file, and where the payload begins in it.
+        return int(self.file[row]), int(self.start[row])
 
     def take(self, rows: Ints) -> Self:
         runs = self.runs and replace(self.runs, first=self.runs.first[rows])
@@ -194,7 +206,7 @@ class EntryTable:
         return replace(self, slices=slices, runs=runs, digests=digests, **columns)
 
 
-@entity(repr=False)
+@entity
 class References:
     """Tensors of an older checkpoint that a new one of the same directory has unchanged."""
 
@@ -205,7 +217,7 @@ class References:
     stamp: str  # the stamp of that index when it was read
 
 
-@entity(repr=False)
+@entity
 class ScannedFaults(Mapping[str, CheckpointError]):
     """The keys that cannot be read. A look-up asks for one key, and iteration scans once: use
     ``dict(faults.items())``, since ``dict(faults)`` looks each key up."""
@@ -256,7 +268,7 @@ class Index(Protocol):
         """All entries, a bounded table at a time, in the order of the keys."""
 
 
-@entity(repr=False)
+@entity
 class TableIndex:
     """An index that is one table in memory, for formats whose contents are read whole."""
 
@@ -371,6 +383,20 @@ def of_tensors(entries: EntryTable, rows: Ints) -> EntryTable:
     tensor = position[chosen.slices.tensor]
     slices = replace(chosen.slices, tensors=tensors.take(rows), tensor=tensor)
     return replace(chosen, slices=slices)
+
+
+def rename_tensors(entries: EntryTable, name: Callable[[str], str]) -> EntryTable:
+    slices = entries.slices
+    tensors = replace(slices.tensors, keys=[name(key) for key in slices.tensors.keys])
+    return replace(entries, slices=replace(slices, tensors=tensors))
+
+
+def of_rows(entries: EntryTable, tensors: Sequence[int], rows: Sequence[Ints]) -> EntryTable:
+    """The rows of each of some tensors, over a table of only these tensors, in the given order."""
+    number = np.repeat(np.arange(len(rows)), [len(each) for each in rows])
+    taken = entries.take(np.concatenate([np.zeros(0, np.int64), *rows]))
+    table = entries.slices.tensors.take(np.array(tensors, np.int64))
+    return replace(taken, slices=replace(taken.slices, tensors=table, tensor=number))
 
 
 def concatenate_entries(tables: Sequence[EntryTable]) -> EntryTable:

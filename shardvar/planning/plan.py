@@ -200,9 +200,7 @@ def check_replicas(replicas: str) -> None:
         )
 
 
-def merge_entries(
-    tables: Sequence[EntryTable], replicas: str, *, is_part: bool = False
-) -> EntryTable:
+def merge_entries(tables: Sequence[EntryTable], replicas: str, *, is_part: bool) -> EntryTable:
     """Return the entries of one checkpoint, one table a process; unless it is a part, they cover every
     tensor."""
     check_replicas(replicas)
@@ -210,7 +208,7 @@ def merge_entries(
     for number, table in enumerate(tables):
         tensors = table.slices.tensors
         for row, key in enumerate(tensors.keys):
-            own = number, tensors.dtype(row), tensors.shape(row)
+            own = number, *tensors.fact(row)
             first = firsts.setdefault(key, own)
             if first[1:] != own[1:]:
                 raise InconsistentTensor(
@@ -259,9 +257,8 @@ def name_processes(processes: Sequence[int]) -> str:
 def _without_replicas(entries: EntryTable, process: Ints, replicas: str) -> tuple[EntryTable, Ints]:
     """The entries with one slice a region, from the first process, and the process of each."""
     slices = entries.slices
-    # Sorted by tensor and region, replicas are neighbours; lexsort is stable, so the first process
-    # comes first.
-    order = np.lexsort((*slices.shape.T[::-1], *slices.offset.T[::-1], slices.tensor))
+    # Replicas are neighbours, that of the first process first.
+    order = slices.by_region()
     columns = np.column_stack([slices.tensor, slices.offset, slices.shape])[order]
     is_replica: Bools = np.zeros(len(order), np.bool)
     is_replica[1:] = (columns[1:] == columns[:-1]).all(axis=1)

@@ -174,7 +174,7 @@ class SliceTable:
         return cls(tensors, tensor, offset, shape, computed)
 
     @classmethod
-    def of_region(cls, tensors: TensorTable, region: Region, nbytes: Ints | None = None) -> Self:
+    def of_region(cls, tensors: TensorTable, region: Region, nbytes: Ints | None) -> Self:
         offset, shape = tensors.padded([region.offset], [region.shape])
         return cls.of(tensors, np.zeros(1, np.int64), offset, shape, nbytes)
 
@@ -212,6 +212,10 @@ class SliceTable:
         # lexsort takes its last key first: for rank 2 the keys are (column 1, column 0, tensor).
         order = np.lexsort((*self.offset.T[::-1], self.tensor)) if by_offset else None
         return group_rows(self.tensor, len(self.tensors), order)
+
+    def by_region(self) -> Ints:
+        # By tensor, then by offset, then by shape, axis after axis; the sort is stable.
+        return np.lexsort((*self.shape.T[::-1], *self.offset.T[::-1], self.tensor))
 
     def nbytes_of_tensors(self) -> Ints:
         return sum_by(self.tensor, self.nbytes, len(self.tensors))
@@ -356,7 +360,7 @@ def _stack(columns: Sequence[Array], rank: int | None = None) -> Array:
 _NAMED = 8  # keys that an error names; the rest it counts
 
 
-@entity(repr=False)
+@entity
 class Assignment:
     """A policy's answer: the slices to write and the file of each."""
 

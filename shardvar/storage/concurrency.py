@@ -40,7 +40,7 @@ from threading import Condition
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shardvar.forks import new_lock
-from shardvar.records import dataclass, field
+from shardvar.records import field, mutable
 from shardvar.storage.protocol import Traits
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def _answers(pending: "dict[Future[Result], int]") -> Iterator[Result]:
         yield future.result()
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@mutable
 class Room:
     """Memory for work under way; threads wait until there is room for theirs."""
 

@@ -32,7 +32,7 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import closing, suppress
 
 from shardvar.errors import StorageError
-from shardvar.records import dataclass, field
+from shardvar.records import field, mutable
 from shardvar.storage.concurrency import Threads
 from shardvar.storage.posix import create_local, sync_path, writing
 
@@ -55,7 +55,7 @@ BESIDE = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{16}\.(?P<kind>new|old|was)\.tmp",
 """The name of a folder next to another; a long name has a digest in its place."""
 
 
-@dataclass(slots=True)
+@mutable
 class FolderBeside:
     """A new folder that is to take the place of another."""
 

@@ -55,7 +55,7 @@ from shardvar.errors import (
     UnsupportedError,
     replaced_error,
 )
-from shardvar.records import dataclass
+from shardvar.records import mutable
 from shardvar.storage.protocol import ReadableFile
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class HeldDirectory:
         return os.listdir(self._descriptor.number)
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@mutable
 class LocalReadableFile:
     """A file open for reading. Maps survive ``close``; if the file shrinks, the process ends."""
 
@@ -287,7 +287,7 @@ def _ends_before(file: ReadableFile, start: int, nbytes: int) -> IncompleteCheck
     )
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@mutable
 class LocalWritableFile:
     """A new file, open for writing."""
 

@@ -38,7 +38,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.forks import new_lock
-from shardvar.records import dataclass, field, frozen
+from shardvar.records import field, frozen, mutable
 from shardvar.storage import settings
 from shardvar.storage.concurrency import do_all, is_exact, uninterrupted
 from shardvar.storage.posix import check_range
@@ -57,7 +57,7 @@ from shardvar.storage.uploads import Upload, describe_claim
 _MOST_SPANS = 32  # Spans that are held, so that they take at most 8 MiB
 
 
-@dataclass(slots=True)
+@mutable
 class SpanAhead:
     key: str
     version: str
@@ -66,7 +66,7 @@ class SpanAhead:
     surplus: int  # the number of bytes that were not taken yet
 
 
-@dataclass(slots=True)
+@mutable
 class ReadAhead:
     """The bytes that are held ahead for all files of a folder together; used under the lock."""
 
@@ -124,7 +124,7 @@ TRAITS = Traits(
 time, and a machine of few cores works at the requests instead of waiting for them."""
 
 
-@dataclass(slots=True)
+@mutable
 class RemoteReadableFile:
     """A file on a server, open for reading by several threads."""
 

@@ -52,7 +52,7 @@ from shardvar.errors import (
 )
 from shardvar.forks import new_lock
 from shardvar.pictures.words import message, named
-from shardvar.records import dataclass, field, frozen
+from shardvar.records import field, frozen, mutable
 from shardvar.storage import settings
 from shardvar.storage.concurrency import Result, check_wanted, retries
 from shardvar.storage.protocol import FileStatus
@@ -359,7 +359,7 @@ def pause_of_header(text: str | None) -> float:
     return min(max(seconds, 0.0), longest) if math.isfinite(seconds) else 0.0
 
 
-@dataclass(slots=True)
+@mutable
 class Pace:
     """The pace of all requests of a process, which the servers' answers set."""
 
@@ -604,9 +604,7 @@ def check_process(first: int, use: str) -> None:
         raise UnsupportedError(cause, remedy)
 
 
-def refused_error(
-    kinds: Any, place: str, error: Exception, operation: Operation = "get"
-) -> ShardvarError:
+def refused_error(kinds: Any, place: str, error: Exception, operation: Operation) -> ShardvarError:
     """Return the error for a failed request; ``kinds`` are obstore's classes of errors."""
     line = first_line(error)  # errors of listings have the status only in it
     if isinstance(error, FileNotFoundError) or "404 Not Found" in line:

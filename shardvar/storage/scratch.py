@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from threading import RLock
 
 from shardvar.forks import new_lock
-from shardvar.records import dataclass, field
+from shardvar.records import field, mutable
 from shardvar.storage.posix import reading, writing
 
 
@@ -84,7 +84,7 @@ _LEAST_NBYTES = 128 << 10
 """Bytes that a read holds at least: the system maps the pages around it too."""
 
 
-@dataclass(slots=True)
+@mutable
 class HeldPages:
     """The maps that were read, whose memory is given back in time."""
 

@@ -64,7 +64,7 @@ from shardvar.errors import (
     log_warning,
 )
 from shardvar.forks import new_lock
-from shardvar.records import dataclass, field
+from shardvar.records import field, mutable
 from shardvar.storage import settings
 from shardvar.storage.concurrency import Room
 from shardvar.storage.posix import LocalReadableFile, LocalWritableFile, create_local, open_local
@@ -193,7 +193,7 @@ def _claimed_error(client: BucketClient, claim: str, key: str) -> LockHeld:
     )
 
 
-@dataclass(slots=True)
+@mutable
 class BucketClaim:
     """The claim of one write, which is made when it is first needed."""
 
@@ -244,7 +244,7 @@ class BucketClaim:
         return False
 
 
-@dataclass(slots=True)
+@mutable
 class UploadsMark:
     """The mark of one write that uploads files in parts, which is made when it is first needed."""
 
@@ -292,7 +292,7 @@ _NUMBERED = re.compile(r"(\.data)?-\d+-of-\d+(\D|\Z)|\Z")
 """The text after the name of a checkpoint in its numbered files; none in the index of a folder."""
 
 
-@dataclass(slots=True)
+@mutable
 class Upload:
     """The state of one write, from its beginning."""
 

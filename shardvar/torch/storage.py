@@ -42,7 +42,7 @@ from shardvar.layout.dtypes import has_values, numpy_dtype, to_round_once
 from shardvar.layout.region import Region
 from shardvar.planning.index import Metadata
 from shardvar.planning.slices import TensorTable
-from shardvar.records import dataclass, entity, replace
+from shardvar.records import entity, mutable, replace
 from shardvar.torch.leaves import as_tensor, memory_of, torch_dtype
 from shardvar.verbs.arguments import check_string, texts_of
 from shardvar.verbs.lazy import lazy
@@ -288,7 +288,7 @@ _SECONDS = 30.0
 """Time for a file system to show to process 0 what the others have written."""
 
 
-@dataclass(slots=True)
+@mutable
 class SharePlan:
     """The part of one process, which goes to it with its plan."""
 

@@ -369,7 +369,7 @@ def run(
 
 
 def _answers_of(
-    answers: Any, groups: Collection[str] = (), without: Collection[str] = ()
+    answers: Any, groups: Collection[str], without: Collection[str]
 ) -> dict[str, _Answer]:
     """Return the function of each op; errors as ``run``."""
     known, asked = ops(), ops(groups)

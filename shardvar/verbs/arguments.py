@@ -65,7 +65,7 @@ def as_array(key: str, value: Any) -> Array:
         try:
             array = np.asarray(without_torch(value))
         except UnsupportedError as error:
-            raise UnsupportedError(f"{key!r}: {error.cause}", error.remedy) from None
+            raise error.at(repr(key)) from None
         except (TypeError, ValueError, RuntimeError) as error:  # the last is how PyTorch refuses
             raise ArgumentTypeError(
                 f"{key!r} is a {type(value).__name__}, which NumPy cannot convert to an array: "
@@ -112,7 +112,7 @@ def stored_dtype(key: str, array: "Array | LazyPayload") -> str:
         name = dtype_name(array.dtype)
         code(name)
     except UnsupportedError as error:
-        raise UnsupportedError(f"{key!r}: {error.cause}", error.remedy) from None
+        raise error.at(repr(key)) from None
     return name
 
 

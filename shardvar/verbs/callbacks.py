@@ -83,7 +83,7 @@ from shardvar.planning.slices import (
     stack,
     task_of,
 )
-from shardvar.records import dataclass, entity, field, frozen, replace
+from shardvar.records import entity, field, frozen, mutable, replace
 from shardvar.storage.concurrency import without_collection
 from shardvar.verbs.arguments import as_array, check_policy
 from shardvar.verbs.reader import LazyArray
@@ -109,7 +109,7 @@ class ShardableTensor(NamedTuple):
     """The full name of the device that holds it in memory."""
     name: str
     """The name of its variable, or the key if there is none."""
-    shape: tuple[int, ...]
+    shape: Shape
     """The shape of the slice, not of the whole tensor."""
     slice_spec: str
     """The part of the tensor as TensorFlow writes it: ``"13 4 3,3:0,4"``; empty for all."""
@@ -165,7 +165,7 @@ class LazySlice(LazyArray, NDArrayOperatorsMixin):
         return _dtype_of(self._holder.slices.dtype(self._row))
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         """The shape."""
         if self._axes is None:
             return self._holder.slices.region(self._row).shape
@@ -331,24 +331,18 @@ def _fields(callback: object) -> dict[str, Any]:
 ShardingCallback.register(ColumnarPolicy)
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class SliceSource:
     slices: SliceTable
     entries: EntryTable
     """The entries of the source for the same tensors, perhaps in other slices."""
-    source: Source | None
-    """The source that reads them; None if a plan is made from metadata only."""
+    source: Source
     trackables: Mapping[str, Any]
     """The object that each key is saved for, if there is one."""
     _groups: tuple[Ints, Ints] | None = field(default=None, init=False)
 
     def read(self, row: int, region: Region) -> Array:
         """The verified values of a part of the tensor; strings are read whole, and cut then."""
-        if self.source is None:
-            raise ArgumentError(
-                f"{self.slices.key(row)!r} has no values in a plan.",
-                "Decide from shapes, dtypes and sizes.",
-            )
         if self._groups is None:
             self._groups = self.entries.slices.by_tensor()
         order, bounds = self._groups
@@ -692,7 +686,8 @@ class OverlaidSource(WrappedSource):
         if entries.file[row] < self.num_files:
             self.inner.read_into(entries, row, start, buffer)
         elif entries.plain[row]:
-            self.read_span(int(entries.file[row]), int(entries.start[row]) + start, buffer)
+            file, begin = entries.place(row)
+            self.read_span(file, begin + start, buffer)
         else:
             self.behind.read_into(entries, row, start, buffer)
 

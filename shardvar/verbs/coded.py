@@ -14,7 +14,7 @@ from shardvar.engine.quantised import Plane, Quantised, values_of
 from shardvar.errors import InvalidCheckpoint, ReadError, UnsupportedError
 from shardvar.layout.dtypes import ITEMSIZES, Array, Shape, code
 from shardvar.pictures.words import human_shape
-from shardvar.records import dataclass, field, frozen, replace
+from shardvar.records import field, frozen, mutable, replace
 from shardvar.verbs.parameters import layer_of
 
 DTYPES = ("bfloat16", "float16", "float32")
@@ -60,7 +60,7 @@ class StoredTensors:
     """The beginnings of the keys that a ``scaled_fp8`` of ComfyUI stands for."""
 
 
-@dataclass(slots=True)
+@mutable
 class Coded:
     """The tensors around codes, of which a tensor is built."""
 

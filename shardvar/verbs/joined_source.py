@@ -66,7 +66,8 @@ class JoinedSource(Source):
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
         if entries.plain[row]:
-            self.read_span(int(entries.file[row]), int(entries.start[row]) + start, buffer)
+            file, begin = entries.place(row)
+            self.read_span(file, begin + start, buffer)
             return
         stored, origin = self._origin(entries, row)
         if stored.entries.plain[origin]:

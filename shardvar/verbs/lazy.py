@@ -37,7 +37,7 @@ PORTION_NBYTES = 16 << 20
 class ComputedArray(LazyArray):
     """An array that a function computes each time that it is read."""
 
-    shape: tuple[int, ...] = field()
+    shape: Shape = field()
     dtype: np.dtype[Any]
     function: Callable[..., npt.ArrayLike] = field(repr=False)
     arguments: tuple[Any, ...] = field(repr=False)

@@ -54,6 +54,7 @@ from shardvar.errors import (
     prefix_errors,
 )
 from shardvar.formats.deferred import LateIndex
+from shardvar.formats.files import read_first_bytes
 from shardvar.formats.protocol import Format, Source
 from shardvar.formats.sets import whole_sets
 from shardvar.formats.table import (
@@ -85,7 +86,7 @@ from shardvar.records import field, frozen, replace
 from shardvar.storage.local import ListedDirectory, LocalStorage, split_path, split_place
 from shardvar.storage.posix import inner_links, is_empty_folder, outer_links
 from shardvar.storage.protocol import Storage
-from shardvar.wire.damage import INTERRUPTED, SNIFF_NBYTES, UNPACK, FileKind, kind_of
+from shardvar.wire.damage import INTERRUPTED, UNPACK, FileKind, kind_of
 
 _LOOKED_AT = 4
 """The files of a folder whose heads are read."""
@@ -244,7 +245,7 @@ def _file_error(shown: str, storage: Storage, name: str, near: str | None) -> Sh
     if unfinished := _unfinished_error(shown, storage, name, storage.names()):
         return unfinished
     formats = f"The formats are {', '.join(format_names())}."
-    first = _head(storage, name)
+    first = read_first_bytes(storage, name)
     if not first:
         return MalformedCheckpoint(
             f"The file {shown} is empty.", "Fetch it again from where it was written."
@@ -315,7 +316,7 @@ def _folder_error(shown: str, storage: Storage) -> ShardvarError:
     files, folders = storage.names(), storage.folders()
     kind = kind_of_folder([os.path.basename(storage.path), *folders, *files])
     is_item = not folders and {*files} - {"commit_success.txt"} == {"metadata"}
-    if is_item and _head(storage, "metadata")[:1] in (b"{", b"["):
+    if is_item and read_first_bytes(storage, "metadata")[:1] in (b"{", b"["):
         kind = _JSON_ITEM
     if kind:
         error = IncompleteCheckpoint if kind.is_lost else UnsupportedError
@@ -328,7 +329,7 @@ def _folder_error(shown: str, storage: Storage) -> ShardvarError:
     order = sorted(sizes, key=lambda name: (name.endswith(_MODELS), sizes[name]), reverse=True)
     for name in order[:_LOOKED_AT]:
         with suppress(ShardvarError):
-            found = _kind(name, _head(storage, name))
+            found = _kind(name, read_first_bytes(storage, name))
             kinds += [(name, found)] if found else []
     kinds.sort(key=lambda each: not each[1].is_lost)
     if ".cache" in folders:
@@ -355,11 +356,6 @@ def _folder_error(shown: str, storage: Storage) -> ShardvarError:
     remedy = kinds[0][1].remedy if kinds else f"The formats are {', '.join(format_names())}."
     lost = any(kind.is_lost for _, kind in kinds)
     return MalformedCheckpoint(cause, remedy) if lost else CheckpointNotFound(cause, remedy)
-
-
-def _head(storage: Storage, name: str) -> bytes:
-    with closing(storage.open(name)) as file:
-        return file.read(0, min(SNIFF_NBYTES, file.size))
 
 
 Path = str | os.PathLike[str]

@@ -16,6 +16,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count, takewhile
 from math import prod
 from typing import Any, TypeVar
@@ -32,7 +33,6 @@ from shardvar.errors import (
     StorageError,
     TargetExists,
 )
-from shardvar.formats.protocol import Source
 from shardvar.formats.table import format_of_name
 from shardvar.layout.dtypes import is_floating, is_whole, parse_dtype
 from shardvar.layout.region import regions_of_range
@@ -55,7 +55,13 @@ from shardvar.maps.plan import MapPlan
 from shardvar.maps.proof import quoted_key
 from shardvar.maps.report import MapReport, first_problems, map_report, sentences_of
 from shardvar.pictures.words import human_shape
-from shardvar.planning.index import EntryTable, TableIndex, concatenate_entries, take_tensors
+from shardvar.planning.index import (
+    EntryTable,
+    TableIndex,
+    concatenate_entries,
+    rename_tensors,
+    take_tensors,
+)
 from shardvar.records import replace
 from shardvar.storage.scratch import map_scratch
 from shardvar.verbs.arguments import strings_of
@@ -82,9 +88,7 @@ _PORTION = 1 << 22
 
 def number_keys(reader: Reader, rank: int) -> Reader:
     prefix = numbered(rank, "")
-    entries = _renamed(
-        reader.entries(), [prefix + key for key in reader.entries().slices.tensors.keys]
-    )
+    entries = rename_tensors(reader.entries(), lambda key: prefix + key)
     faults = {prefix + key: error for key, error in reader.faults.items()}
     index = TableIndex(entries, reader.index.files, reader.metadata, faults)
     return Reader(reader.path, reader.format, RankSource(reader.source, prefix, index))
@@ -132,11 +136,6 @@ def tensor_difference(a: LazyTensor, b: LazyTensor) -> str | None:
             at = [int(p) + o for p, o in zip(place, region.offset, strict=True)]
             return f"first at {human_shape(at)}"
     return None
-
-
-def _renamed(entries: EntryTable, keys: Sequence[str]) -> EntryTable:
-    tensors = replace(entries.slices.tensors, keys=keys)
-    return replace(entries, slices=replace(entries.slices, tensors=tensors))
 
 
 # --- Targets
@@ -212,8 +211,7 @@ def split_ranks(reader: Reader) -> Iterator[Reader]:
     for _, names in sorted(found.items()):
         if not isinstance(source, MappedSource):
             raise TypeError(f"A {type(source).__name__} is not made by a map.")
-        entries = take_tensors(reader.entries(), names)
-        entries = _renamed(entries, [names[key] for key in entries.slices.tensors.keys])
+        entries = rename_tensors(take_tensors(reader.entries(), names), names.__getitem__)
         faults: dict[str, CheckpointError] = {
             names[key]: error for key, error in reader.faults.items() if key in names
         }
@@ -257,7 +255,7 @@ def write_ranks(
     return join_reports(target, [each() for each in writes])
 
 
-def kept_report(work: WritePlan, source: Source) -> WriteReport | None:
+def kept_report(work: WritePlan) -> WriteReport | None:
     """The report of a plan whose target has every byte of it already; else None."""
     if work.substitutes is not None or work.metadata.objects:
         return None
@@ -276,7 +274,7 @@ def kept_report(work: WritePlan, source: Source) -> WriteReport | None:
             )
             if not is_same or there.faults:
                 return None
-            sides = Blocks.of_entries(source, work.entries), Blocks.of(there)
+            sides = Blocks.of_entries(work.source, work.entries), Blocks.of(there)
             walk = PairWalk(*sides, None, False, lambda _nbytes: None)
             walk.compare([*there])
             if walk.differences or walk.unreadable:
@@ -306,7 +304,7 @@ def join_reports(target: Path, reports: Sequence[WriteReport]) -> WriteReport:
         # All entries, with their ranks before their keys.
         tables, files = list[EntryTable](), 0
         for rank, (plan, report) in enumerate(zip(plans, reports, strict=True)):
-            named = _renamed(plan, [numbered(rank, key) for key in plan.slices.tensors.keys])
+            named = rename_tensors(plan, partial(numbered, rank))
             tables.append(replace(named, file=named.file + files))
             files += report.num_files
         columns["planned"] = concatenate_entries(tables)

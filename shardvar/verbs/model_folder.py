@@ -16,13 +16,12 @@ from typing import Any
 from shardvar.engine.quantised import EncodedSource
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.formats.files import look_into, put_in_place
-from shardvar.formats.protocol import Source
 from shardvar.formats.sinks import SideFile
 from shardvar.formats.table import names_of_target, usual_name
 from shardvar.layout.dtypes import is_floating
 from shardvar.pictures.words import count, human_size
 from shardvar.planning.slices import TensorTable
-from shardvar.records import dataclass, field, replace
+from shardvar.records import field, mutable, replace
 from shardvar.storage.posix import check_stays_inside
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.coded import CONFIG
@@ -60,7 +59,7 @@ _DTYPES = ("float16", "bfloat16", "float32", "float64")  # that models are loade
 _NAMES_OF_DTYPES = ("dtype", "torch_dtype")
 
 
-@dataclass(slots=True)
+@mutable
 class ModelFiles:
     copied: list[SideFile] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
@@ -75,11 +74,10 @@ def with_model_files(
     work: WritePlan,
     found: Sequence[Location],
     reader: Reader,
-    payloads: Source,
     *,
     is_cast: bool,
 ) -> tuple[WritePlan, ModelFiles]:
-    goal, source, files = work.target, found[0].storage, ModelFiles()
+    goal, payloads, source, files = work.target, work.source, found[0].storage, ModelFiles()
     tensors, described = work.entries.slices.tensors, dict[str, Any]()
     if isinstance(payloads, EncodedSource):
         tensors, described = payloads.stored.slices.tensors, {**payloads.config}

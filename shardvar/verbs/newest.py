@@ -61,7 +61,7 @@ from shardvar.errors import (
     log_warning,
     prefix_errors,
 )
-from shardvar.formats.files import put_in_place
+from shardvar.formats.files import put_in_place, read_first_bytes
 from shardvar.formats.parts import PartsFormat
 from shardvar.formats.table import format_of_name, is_companion, names_of_target
 from shardvar.formats.unfinished import ASIDE
@@ -406,7 +406,7 @@ def newest_checkpoint(path: Path, *, item: str | None = None) -> str:
     return found.path
 
 
-def find_newest(path: Path, item: str | None = None) -> tuple[Location, Newest]:
+def find_newest(path: Path, item: str | None) -> tuple[Location, Newest]:
     """Return the newest checkpoint as ``newest_checkpoint`` does, and why it was chosen."""
     place = look_at(path)
     found = _steps_of(place)
@@ -556,8 +556,7 @@ def _stated(storage: Storage, found: Sequence[Candidate]) -> tuple[list[Candidat
 
 
 def _pointer(storage: Storage, name: str) -> str:
-    with closing(storage.open(name)) as file:
-        return file.read(0, min(file.size, _POINTER_NBYTES)).decode("utf-8", "replace").strip()
+    return read_first_bytes(storage, name, _POINTER_NBYTES).decode("utf-8", "replace").strip()
 
 
 def _last_number(text: str) -> int | None:

@@ -40,7 +40,7 @@ from shardvar.planning.index import (
     of_tensors,
     without_holes,
 )
-from shardvar.records import dataclass, field, frozen
+from shardvar.records import field, frozen, mutable
 from shardvar.verbs.arguments import check_string
 from shardvar.verbs.locate import Location
 from shardvar.verbs.parameters import may_be_codes
@@ -66,7 +66,7 @@ class LazyArray(ABC):
 
     @property
     @abstractmethod
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         """The shape."""
 
     @abstractmethod
@@ -117,7 +117,7 @@ class LazyTensor(LazyArray):
     """Its name."""
     dtype: str
     """The name of its element type."""
-    shape: tuple[int, ...] = field()
+    shape: Shape = field()
     """Its full shape."""
     nbytes: int = field(repr=False)
     """The bytes of its values in the checkpoint."""
@@ -131,7 +131,7 @@ class LazyTensor(LazyArray):
         return self.reader.read(self.key)
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@mutable
 class Reader(Mapping[str, LazyTensor]):
     """An open checkpoint: a mapping of keys to tensors, and a context manager that closes it.
 

@@ -279,15 +279,13 @@ LOST = "shardvar.lost"
 """The name in the metadata under which a target lists what could not be rescued."""
 
 
-def digest_of_reshard(
-    found: Sequence[Location], reader: Reader, payloads: Source, work: WritePlan
-) -> str | None:
+def digest_of_reshard(found: Sequence[Location], reader: Reader, work: WritePlan) -> str | None:
     """None where the plan does not tell all that is written."""
     if work.substitutes is not None:  # they are not in the plan
         return None
     # The entries as the index gives them: what a cast makes of the same bytes depends on the dtype
     # they are stored in.
-    stored, source, made = work.entries, payloads, b""
+    stored, source, made = work.entries, work.source, b""
     if isinstance(source, EncodedSource):
         made, stored, source = _blocks(source), source.stored, source.inner
     if isinstance(source, CastSource):
@@ -556,7 +554,7 @@ def rewrite(
     found: Sequence[Location],
     changes: Changes,
     plan: Callable[..., WritePlan],
-    stamp: Callable[[Source, WritePlan], str | None],
+    stamp: Callable[[WritePlan], str | None],
     move: Callable[..., WriteReport] | None,
     carry: Carry | None,
     goal: Location,
@@ -588,12 +586,12 @@ def rewrite(
     work = plan(goal, entries, partition=partition, metadata=metadata, source=payloads)
     sentence = ""
     if carry is not None:
-        given = payloads, chosen.entries, chosen.names, objects
+        given = chosen.entries, chosen.names, objects
         work, sentence = carry(work, reader, *given, is_dry=move is None)
     if is_cast := bool(changes.conversions.cast):
         warn_without_scales(goal.path, payloads, chosen.entries)
-    work, files = with_model_files(work, found, reader, payloads, is_cast=is_cast)
-    generation = stamp(payloads, work)
+    work, files = with_model_files(work, found, reader, is_cast=is_cast)
+    generation = stamp(work)
     # Check, before a directory is made; a write checks again under its lock.
     if move is not None:
         check_may_write(work)
@@ -602,10 +600,8 @@ def rewrite(
 
     def write() -> WriteReport:
         # Move and commit.
-        kept = kept_report(work, payloads) if keep else None
-        made = (
-            preview(work, generation) if move is None else kept or move(work, payloads, generation)
-        )
+        kept = kept_report(work) if keep else None
+        made = preview(work, generation) if move is None else kept or move(work, generation)
         made = replace(made, lost=lost, untied=untied, left_out=left_out, digests=sentence)
         return files.add_to(made)
 
@@ -669,7 +665,6 @@ def derived(
 
 def _move(
     work: WritePlan,
-    source: Source,
     generation: str | None,
     *,
     executor: Executor | None,
@@ -678,7 +673,7 @@ def _move(
     progress: Progress,
 ) -> WriteReport:
     if executor is None:
-        return carry_out(work, source, generation, progress)
+        return carry_out(work, generation, progress)
     check_executor(executor)
     if work.substitutes is not None:
         cause = "The policy changed values, which only this process has."
@@ -686,8 +681,8 @@ def _move(
             cause, "Leave the executor out, or give a policy that only assigns slices to files."
         )
     opening = Opening(found[0], dequantize, tuple(found[1:]))
-    runner = runner_of(executor, opening, source, progress)
-    return carry_out(work, source, generation, progress, runner)
+    runner = runner_of(executor, opening, work.source, progress)
+    return carry_out(work, generation, progress, runner)
 
 
 def _open(

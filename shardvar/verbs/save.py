@@ -162,7 +162,7 @@ def save(
 
         work = digest_arrays(replace(work, replace_atomically=True), source)
     # Check, move and commit.
-    return carry_out(replace(work, replace_atomically=True), source, None, lambda _: None)
+    return carry_out(replace(work, replace_atomically=True))
 
 
 def source_of(tensors: Mapping[str, npt.ArrayLike]) -> ArraySource:

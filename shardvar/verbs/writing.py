@@ -39,7 +39,7 @@ from shardvar.formats.unfinished import name_unfinished, remedy_of_leftovers, un
 from shardvar.layout.partition import Cut
 from shardvar.pictures.words import human_size
 from shardvar.planning.decision import Decision, cut_slices, decide, is_cut_by
-from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata
+from shardvar.planning.index import EntryTable, Metadata
 from shardvar.planning.plan import Plan
 from shardvar.planning.policies import Policy, SeparatePolicy, ShardByTaskPolicy, TablePolicy
 from shardvar.planning.slices import Assignment, SliceTable, are_grids, check_holds, join_whole
@@ -65,6 +65,8 @@ class WritePlan:
     target: Location
     entries: EntryTable
     """The sources; values that the policy changed come after the others."""
+    source: Source
+    """The source of the entries, without what the policy changed."""
     metadata: Metadata
     """The description and the user's metadata, which are stored with the tensors."""
     force: bool
@@ -73,8 +75,6 @@ class WritePlan:
     """True to replace a checkpoint of the same format where that is one step."""
     decision: Decision
     substitutes: ArraySource | None = None
-    source: Source | None = None
-    """The source of the entries, where it is a checkpoint."""
     side_files: Sequence[SideFile] = ()
     """The files that are put in place with a set of files."""
 
@@ -103,7 +103,7 @@ def plan_checkpoint(
     metadata: Metadata,
     force: bool,
     replace_atomically: bool = False,
-    source: Source | None = None,
+    source: Source,
     trackables: Mapping[str, Any] = _NO_OBJECTS,
 ) -> WritePlan:
     """Decide everything about a write, and touch nothing; only the policy may read ``source``.
@@ -143,10 +143,9 @@ def plan_checkpoint(
     metadata = replace(metadata, description=assignment.description)
     if substitutes is not None:
         entries = overlay_entries(entries, substitutes)
-    work = WritePlan(
-        target, entries, metadata, force, replace_atomically, decision, substitutes, source
-    )
-    if source is None or (entries.start < ADDRESSES).all() or work.takes_whole:
+    about = metadata, force, replace_atomically
+    work = WritePlan(target, entries, source, *about, decision, substitutes)
+    if (entries.start < ADDRESSES).all() or work.takes_whole:
         return work
     return replace(work, entries=placed(source.index, entries))
 
@@ -180,13 +179,12 @@ def _slices(stored: SliceTable, partition: Partitions, form: Format) -> SliceTab
 
 def carry_out(
     work: WritePlan,
-    source: Source,
-    generation: str | None,
-    progress: Progress,
+    generation: str | None = None,
+    progress: Progress = lambda _nbytes: None,
     runner: FileRunner | None = None,
 ) -> WriteReport:
     """A ``generation`` lets a second run go on where a first was killed."""
-    target = work.target
+    target, source = work.target, work.source
     for each in work.decision.exceeding:
         log_warning(f"{target.path}: {each}", extra={"is_in_report": True})
     if work.substitutes is not None:
@@ -265,9 +263,8 @@ def preview(work: WritePlan, generation: str | None) -> WriteReport:
     free = target.storage.free_nbytes()
     sink, _ = _prepare(work, generation, free)
     # Checksums are known only once the bytes are.
-    assigned, number = work.assignment, len(work.assignment.slices)
-    checksums, plain = np.full(number, NO_CHECKSUM), np.ones(number, np.bool)
-    planned = EntryTable(assigned.slices, assigned.file, sink.start, checksums, plain)
+    assigned = work.assignment
+    planned = EntryTable.without_checksums(assigned.slices, sink.start, assigned.file)
     return replace(report_of(work, free), planned=planned)
 
 
@@ -393,7 +390,7 @@ def _is_unfinished(target: Location, there: list[str]) -> bool:
 
 def report_of(work: WritePlan, free_nbytes: int) -> WriteReport:
     slices = work.assignment.slices
-    remote = work.source and work.source.traits, work.target.storage.traits
+    remote = work.source.traits, work.target.storage.traits
     in_flight_nbytes = sum(each.in_flight_nbytes for each in remote if each)
     return WriteReport(
         path=work.target.path,

@@ -15,6 +15,7 @@ To add a kind, add a row to ``_MAGICS``, or to ``_PATTERNS`` if its first bytes 
 
 import re
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import NamedTuple
 
 from shardvar.errors import (
@@ -186,28 +187,12 @@ class decoding:  # noqa: N801  # used as a function is
             raise self._make(error) from error
 
 
-def malformed(cause: str) -> MalformedCheckpoint:
-    return MalformedCheckpoint(cause, COPY_AGAIN)
-
-
-def badly_written(cause: str) -> MalformedCheckpoint:
-    return MalformedCheckpoint(cause, WRITE_AGAIN)
-
-
-def incomplete(cause: str) -> IncompleteCheckpoint:
-    return IncompleteCheckpoint(cause, COPY_AGAIN)
-
-
-def invalid(cause: str) -> InvalidCheckpoint:
-    return InvalidCheckpoint(cause, WRITE_AGAIN)
-
-
-def distrusted(cause: str) -> InvalidCheckpoint:
-    return InvalidCheckpoint(cause, DISTRUST)
-
-
-def corrupt(cause: str) -> CorruptCheckpoint:
-    return CorruptCheckpoint(cause, COPY_AGAIN)
+malformed = partial(MalformedCheckpoint, remedy=COPY_AGAIN)
+badly_written = partial(MalformedCheckpoint, remedy=WRITE_AGAIN)
+incomplete = partial(IncompleteCheckpoint, remedy=COPY_AGAIN)
+invalid = partial(InvalidCheckpoint, remedy=WRITE_AGAIN)
+distrusted = partial(InvalidCheckpoint, remedy=DISTRUST)
+corrupt = partial(CorruptCheckpoint, remedy=COPY_AGAIN)
 
 
 def past_limit(what: str, name: str) -> InvalidCheckpoint:

@@ -385,11 +385,16 @@ def _iq2_scales(fields: _Array) -> _Floats:
     return _four_bit_scales(fields, _unpack(fields["scales"], 1, 4), 0.25)
 
 
+def _three_bits(words: _Array) -> _Array:
+    # Four in the lower 12 bits of each word.
+    return (words[..., None] >> np.arange(0, 12, 3, dtype=np.uint16) & 7).reshape(len(words), -1)
+
+
 def _iq1_s(fields: _Array) -> _Array:
     # A word has three high bits of four numbers, a scale of three bits, and the sign of the shift.
     words = fields["high"]
     scales = _scale(fields) * (2 * (words >> 12 & 7) + 1)
-    high = (words[..., None] >> np.arange(0, 12, 3, dtype=np.uint16) & 7).reshape(len(words), -1)
+    high = _three_bits(words)
     return _shifted(scales, fields["point"] | high << 8, words >> 15)
 
 
@@ -399,7 +404,7 @@ def _iq1_m(fields: _Array) -> _Array:
     words = fields["scales"]
     nibbles = words >> 12 << np.arange(0, 16, 4, dtype=np.uint16)
     scale = np.bitwise_or.reduce(nibbles, axis=1, keepdims=True).view(np.float16).astype(np.float32)
-    scales = (words[..., None] >> np.arange(0, 12, 3, dtype=np.uint16) & 7).reshape(len(words), -1)
+    scales = _three_bits(words)
     # Four bits a number: three high bits, and the sign of the shift.
     high = _unpack(fields["high"], 1, 4).astype(np.uint16)
     return _shifted(scale * (2 * scales + 1), fields["point"] | (high & 7) << 8, high >> 3)

@@ -27,7 +27,7 @@ import numpy as np
 
 from shardvar.errors import UnsupportedError
 from shardvar.limits import MAX_GGUF_HEADER_NBYTES, MAX_RANK
-from shardvar.records import dataclass, field, frozen
+from shardvar.records import field, frozen, mutable
 from shardvar.wire.damage import (
     SNIFF_NBYTES,
     check_key,
@@ -90,7 +90,7 @@ class GgufHeader:
     """The metadata as they are stored, without the file's layout; none of big-endian files."""
 
 
-@dataclass(slots=True)
+@mutable
 class _Cursor:
     """The bytes of a header that have been read, and the place of the next to decode."""
 

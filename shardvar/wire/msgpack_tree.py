@@ -32,7 +32,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.limits import MAX_NBYTES, MAX_NESTING, MAX_RANK
-from shardvar.records import dataclass, entity, field, frozen
+from shardvar.records import entity, field, frozen, mutable
 from shardvar.wire.damage import decoding, incomplete, invalid, malformed, past_limit
 from shardvar.wire.plain import MAX_TEXT, too_large
 
@@ -73,7 +73,7 @@ class RefusedValue:
     error: ShardvarError
 
 
-@dataclass(slots=True)
+@mutable
 class _Cursor:
     """The place of the next byte to decode, and the end of what may be decoded."""
 
@@ -120,7 +120,7 @@ class _Cursor:
         return struct.unpack(code, self.take(struct.calcsize(code)))[0]
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class _Open:
     """A map or a list whose values are still to come."""
 

@@ -43,7 +43,7 @@ from numpy.typing import NDArray
 
 from shardvar.errors import UnsupportedError
 from shardvar.limits import MAX_KEY_EXPANSION, MAX_NODE_EXPANSION
-from shardvar.records import dataclass, entity, frozen
+from shardvar.records import entity, frozen, mutable
 from shardvar.wire.crc import CRC32C
 from shardvar.wire.damage import corrupt, invalid, malformed, past_limit
 from shardvar.wire.protobuf import decode_varint, decode_varints, encode_varint, encode_varints
@@ -241,7 +241,7 @@ _NOWHERE = (1 << 64) - 1  # the first byte, and the size, of a root that is miss
 _MAX_ARITY = 16
 
 
-@dataclass(slots=True)
+@mutable
 class NodeRoom:
     """The bytes that a database may still become in memory."""
 

@@ -25,7 +25,6 @@ error; the names in a node or a function may be lost, and it is passed over.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 from shardvar.errors import (
     CheckpointError,
@@ -34,6 +33,7 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.limits import MAX_KEY_NBYTES, MAX_NBYTES, MAX_NESTING, MAX_RANK
+from shardvar.records import field, mutable
 from shardvar.wire.damage import check_key, incomplete, invalid, malformed, past_limit
 from shardvar.wire.plain import MAX_TEXT
 from shardvar.wire.protobuf import decode_varint, walk_fields
@@ -53,7 +53,7 @@ _KEYS_EXPANSION = 64
 _FREE_LENGTH = 1 << 20
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class OnnxTensor:
     name: str  # with the names of the nodes around it
     kind: int = 0  # the number of its data type
@@ -66,7 +66,7 @@ class OnnxTensor:
     error: ShardvarError | None = None
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class OnnxModel:
     tensors: list[OnnxTensor] = field(default_factory=list)  # in the order of the file
     producer: str = ""
@@ -77,7 +77,7 @@ class OnnxModel:
     """The fault of a file that is cut off, or has other bytes behind the fields."""
 
 
-@dataclass(slots=True)
+@mutable
 class _Parser:
     read: _ReadAt
     nbytes: int  # of the file

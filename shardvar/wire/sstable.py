@@ -49,7 +49,7 @@ import numpy as np
 
 from shardvar.errors import prefix_errors
 from shardvar.limits import MAX_KEY_EXPANSION, MAX_SNAPPY_RATIO
-from shardvar.records import dataclass, field, frozen
+from shardvar.records import field, frozen, mutable
 from shardvar.wire.crc import CRC32C, mask
 from shardvar.wire.damage import SNIFF_NBYTES, corrupt, foreign_file, invalid, malformed, past_limit
 from shardvar.wire.protobuf import decode_varint, encode_varint
@@ -305,7 +305,7 @@ _SMALL_VARINTS = [encode_varint(value) for value in range(1 << 14)]
 """The varints of the lengths that most keys and values have."""
 
 
-@dataclass(slots=True)
+@mutable
 class _BlockBuilder:
     """A block that is being written."""
 
@@ -339,7 +339,7 @@ class _BlockBuilder:
         )
 
 
-@dataclass(slots=True)
+@mutable
 class _TableBuilder:
     """The file so far, and the index of its table blocks."""
 

@@ -49,7 +49,9 @@ def bound(node: ast.stmt) -> Iterator[str]:
 
 
 def is_dataclass(node: ast.ClassDef) -> bool:
-    return any("dataclass" in ast.dump(each) for each in node.decorator_list)
+    names = {"dataclass", "frozen", "entity", "mutable"}
+    nodes = [each for decorator in node.decorator_list for each in ast.walk(decorator)]
+    return any(isinstance(each, ast.Name) and each.id in names for each in nodes)
 
 
 def public_names(trees: Trees) -> set[str]:

@@ -58,7 +58,7 @@ def write(reader: Reader, plan: MapPlan, target: Path, cut: Any) -> None:
     goal = find_target(target, "shardvar", otherwise="shardvar")
     options = {"policy": None, "partition": cut, "metadata": Metadata(), "force": False}
     work = plan_checkpoint(goal, entries, source=source, **options)
-    carry_out(work, source, None, lambda _nbytes: None)
+    carry_out(work)
 
 
 @settings(max_examples=EXAMPLES)

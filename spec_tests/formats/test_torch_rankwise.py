@@ -149,7 +149,7 @@ WRONG: list[tuple[tuple[Any, ...], Any, type[ShardvarError], str]] = [
     ),
     ((*DATA, "dtype"), "torch.float32", InconsistentTensor, "model.emb.weight.*dtype"),
     ((*DATA, "placements", 0, "dim"), 1, InconsistentTensor, "model.emb.weight.*differently"),
-    ((*DATA, "placements", 0, "dim"), 2, UnsupportedError, "model.emb.weight.*the axis 2 of 2"),
+    ((*DATA, "placements", 0, "dim"), 2, InvalidCheckpoint, "model.emb.weight.*the axis 2 of 2"),
     ((*GROUP, "ranks"), (0, 0), InvalidCheckpoint, "twice"),
     (("version",), "3.0", UnsupportedError, "version '3.0'"),
     ((*SHARDING, "type"), "Unheard", UnsupportedError, "model.emb.weight.*'Unheard'"),

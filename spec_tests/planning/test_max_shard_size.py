@@ -167,7 +167,8 @@ def test_ten_billion_floats_are_planned_without_being_there() -> None:
     entries = EntryTable(table.take(nothing), nothing, nothing, nothing, nothing.astype(np.bool))
     policy = sv.MaxShardSizePolicy(500 * 2**20)
     assert policy.assign(table, HOLDS_ALL).num_files == 77
-    shards = policy(SliceSource(table, entries, None, {}).shardable_tensors())
+    nothing: Any = None
+    shards = policy(SliceSource(table, entries, nothing, {}).shardable_tensors())
     assert len(shards) == 77
     sizes = [value.nbytes for shard in shards for value in shard["x"].values()]
     assert sum(sizes) == 40_000_000_000 and max(sizes) == 500 * 2**20

@@ -42,7 +42,7 @@ def save(
         force=False,
         source=source,
     )
-    carry_out(work, source, None, lambda _nbytes: None)
+    carry_out(work)
     return path
 
 

@@ -112,7 +112,7 @@ def write_with_digests(
         force=False,
         source=source,
     )
-    carry_out(work, source, None, lambda _: None)
+    carry_out(work)
 
 
 def test_the_checker_compares_the_digests_that_a_file_carries(

@@ -641,7 +641,7 @@ def test_workers_of_a_pool_end_with_a_caller_that_is_killed(tmp_path: Path) -> N
         (
             ["--workers", "2", "--dask", "tcp://localhost:1"],
             2,
-            "--workers and --dask are both given",
+            "--dask: not allowed with argument --workers",
         ),
         (
             ["--dask", "tcp://localhost:1;token=SECRET"],

@@ -314,7 +314,7 @@ def test_a_step_with_several_items_asks_for_the_item(path: str, tmp_path: Path, 
         sv.newest_checkpoint(folder, item="old")
     assert "'extra'" in missing.value.remedy
     outcome = run("inspect", folder, "--item", "state")
-    assert outcome.code == 2 and "--latest is not given" in outcome.err
+    assert outcome.code == 2 and "--item is given without --latest" in outcome.err
 
 
 def lose_all(folder: Path) -> None:

@@ -30,7 +30,7 @@ from shardvar.conformance.rules.checkpoints import checkpoint_path, expect_tenso
 from shardvar.conformance.rules.initialization import initial
 from shardvar.conformance.rules.policies import save_halves
 from shardvar.conformance.rules.updates import written
-from shardvar.layout.dtypes import Array
+from shardvar.layout.dtypes import Array, Shape
 from shardvar.records import frozen
 from shardvar.testing import clipped, counting
 
@@ -213,9 +213,7 @@ def _joined(arrays: Sequence[Any]) -> Any:
     return concatenated(arrays) if len(arrays) > 1 else np.asarray(arrays[0])
 
 
-def check_passed(
-    adapter: Calls, case: tuple[str, tuple[int, ...]], use: TensorUse, law: str
-) -> None:
+def check_passed(adapter: Calls, case: tuple[str, Shape], use: TensorUse, law: str) -> None:
     """Pass on numbers of a dtype, or an array of the other byte order."""
     name, rest = case
     must = counting((ROWS, *rest), name)
@@ -242,7 +240,7 @@ def check_passed(
         expect_bits(came, must)
 
 
-def check_memory(adapter: Calls, case: tuple[str, tuple[int, ...]], use: TensorUse) -> None:
+def check_memory(adapter: Calls, case: tuple[str, Shape], use: TensorUse) -> None:
     """Change what was given, and what came, and read again."""
     name, rest = case
     table, more = counting((ROWS, *rest), name), np.asarray(100, name)
@@ -268,9 +266,7 @@ def check_memory(adapter: Calls, case: tuple[str, tuple[int, ...]], use: TensorU
             expect_equal(_joined(_answer(adapter, read)), must, ulps=16)
 
 
-def check_after(
-    adapter: Calls, case: tuple[str, tuple[int, ...]], use: TensorUse, law: str
-) -> None:
+def check_after(adapter: Calls, case: tuple[str, Shape], use: TensorUse, law: str) -> None:
     """Read, write, and compare what was read before or afterwards; or only read."""
     value = counting((ROWS, *case[1]))
     handle = adapter.create(value, 1 + (value.ndim > 1))

@@ -215,12 +215,12 @@ def pairs(value: Any) -> list[tuple[int, int]]:
         raise Broken(f"It gave {value!r}.", "It must give pairs of integers.") from error
 
 
-def concatenated(parts: Any, axis: int = 0) -> Array:
+def concatenated(parts: Any) -> Array:
     """Return the arrays of shards as one array; ``Broken`` for an empty list."""
     arrays = [np.asarray(part) for part in parts]
     if not arrays:
         raise Broken("It gave no shards.", "It must give at least one.")
-    return np.concatenate(arrays, axis)
+    return np.concatenate(arrays)
 
 
 def expect_bits(came: Any, must: Array) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from shardvar.conformance.calls import Calls, expect, expect_answer, expect_equal, text
 from shardvar.conformance.rules import refuses, rule, rules
 from shardvar.conformance.rules.cases import concatenated, expect_bits
-from shardvar.layout.dtypes import Array
+from shardvar.layout.dtypes import Array, Shape
 from shardvar.testing import counting
 
 RANDOM = ("random_uniform", "random_normal", "truncated_normal", "glorot_uniform")
@@ -235,7 +235,7 @@ def the_whole_is_sliced(adapter: Calls, case: Shaped) -> None:
     shape, num_shards = case
     calls: list[tuple[int, ...]] = []
 
-    def whole(shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
+    def whole(shape: Shape, dtype: npt.DTypeLike = np.float32) -> Array:
         calls.append(tuple(map(int, shape)))
         # Each call adds another 1,000, so that shards which come from different calls do not fit
         # together.
@@ -277,7 +277,7 @@ def other_initial_shapes_are_refused(adapter: Calls, case: tuple[Shaped, int]) -
     """An initializer that gives another shape than the variable's is refused."""
     (shape, num_shards), more = case
 
-    def whole(shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
+    def whole(shape: Shape, dtype: npt.DTypeLike = np.float32) -> Array:
         return np.ones((int(shape[0]) + more, *map(int, shape[1:])), dtype)
 
     _define(adapter, whole, OTHER_SOURCE.format(more))

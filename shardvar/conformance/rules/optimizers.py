@@ -38,7 +38,7 @@ from shardvar.conformance.rules.cases import (
     value_of,
 )
 from shardvar.conformance.rules.checkpoints import checkpoint_path, templates_of
-from shardvar.layout.dtypes import Array
+from shardvar.layout.dtypes import Array, Shape
 from shardvar.spec.gradients import densified
 from shardvar.spec.optimizers import RULES, add_slot, apply_gradients
 from shardvar.spec.variables import Shards
@@ -115,9 +115,7 @@ def gradient_of(shape: Sequence[int], number: int) -> Array:
 
 
 @st.composite
-def dense_step_gradients(
-    draw: st.DrawFn, shape: tuple[int, ...], counts: Any = (1, 3)
-) -> Gradients:
+def dense_step_gradients(draw: st.DrawFn, shape: Shape, counts: Any = (1, 3)) -> Gradients:
     """Gradients of which the first lies in memory as a product of matrices leaves it that was
     transposed; no two are alike."""
     gradients = [gradient_of(shape, number) for number in range(draw(st.integers(*counts)))]
@@ -125,14 +123,14 @@ def dense_step_gradients(
 
 
 @st.composite
-def sparse_step_gradients(draw: st.DrawFn, shape: tuple[int, ...]) -> Gradients:
+def sparse_step_gradients(draw: st.DrawFn, shape: Shape) -> Gradients:
     """A sparse gradient whose ids are unsorted and duplicated."""
     rows = np.array(draw(st.lists(st.integers(0, shape[0] - 1), min_size=1, max_size=6)))
     return [(rows, gradient_of((len(rows), 2), 0))]
 
 
 @st.composite
-def mixed_gradients(draw: st.DrawFn, shape: tuple[int, ...], is_whole: bool = True) -> Gradients:
+def mixed_gradients(draw: st.DrawFn, shape: Shape, is_whole: bool = True) -> Gradients:
     """Gradients, dense and sparse; each sparse one has every row, or some."""
     gradients: Gradients = []
     for number in range(draw(st.integers(2, 6))):
@@ -166,7 +164,7 @@ def steps(
     return kind, value, layout, draw(gradients(value.shape))
 
 
-def dense(gradient: StepGradient, shape: tuple[int, ...]) -> Array:
+def dense(gradient: StepGradient, shape: Shape) -> Array:
     """A gradient as an array: rows that come several times are summed."""
     if not isinstance(gradient, tuple):
         return gradient

@@ -64,7 +64,7 @@ from shardvar.layout.dtypes import ITEMSIZES, NAMES, Ints
 from shardvar.limits import MAX_BLOCK_NBYTES, MAX_FILES
 from shardvar.planning.index import Metadata, References
 from shardvar.planning.slices import Assignment, Capabilities, check_holds
-from shardvar.records import frozen, replace
+from shardvar.records import entity, frozen, replace
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import Storage
 from shardvar.wire.digests import check_digests_fit
@@ -101,7 +101,7 @@ class NativeWriter(FileWriter):
     run_nbytes = RUN_NBYTES
 
 
-@frozen(eq=False, kw_only=True)
+@entity(kw_only=True)
 class NativeSink(SetSink):
     keys: Sequence[bytes]
     """[n] the keys of the assignment's tensors, as they are stored."""

@@ -626,11 +626,8 @@ def encode_index(
     used = np.unique(entries.slices.tensor).tolist()
     tensors = np.array(sorted(used, key=keys.__getitem__), np.int64)
     entries, keys = of_tensors(entries, tensors), list(map(keys.__getitem__, tensors.tolist()))
-    # The last key of lexsort is the first criterion: by tensor, then by offset axis after axis,
-    # then by shape, which orders empty slices that share an offset with another one.
-    slices = entries.slices
-    order = np.lexsort((*slices.shape.T[::-1], *slices.offset.T[::-1], slices.tensor))
-    entries = entries.take(order)
+    # By shape too, which orders empty slices that share an offset with another one.
+    entries = entries.take(entries.slices.by_region())
     if ties:
         entries, keys = _with_ties(entries, keys, ties)
     blocks = _encode_entries(entries, keys)

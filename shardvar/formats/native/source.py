@@ -39,7 +39,7 @@ To add a step, ask what a kill before and after it leaves, and what another proc
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 
 import numpy as np
@@ -61,6 +61,7 @@ from shardvar.formats.files import (
     FileSource,
     KeptValues,
     is_replaced,
+    read_first_bytes,
     write_file,
 )
 from shardvar.formats.native.index import (
@@ -114,12 +115,8 @@ class Needs:
 
 def read_overview(storage: Storage, prefix: str) -> Overview:
     """Return the metadata of the index in place; only its end is read."""
-    file = storage.open(native_index_name(prefix))
-    try:
-        with prefix_errors(file.name):
-            return Overview.decode(open_block_file(file.read, file.size).metadata)
-    finally:
-        file.close()
+    with closing(storage.open(native_index_name(prefix))) as file, prefix_errors(file.name):
+        return Overview.decode(open_block_file(file.read, file.size).metadata)
 
 
 def names_in_place(storage: Storage, prefix: str) -> list[str]:
@@ -330,11 +327,7 @@ def _is_running(storage: Storage, prefix: str) -> bool:
 
 
 def _read_mark(storage: Storage, name: str) -> list[str]:
-    file = storage.open(name)
-    try:
-        content = parse_json(file.read(0, min(file.size, MAX_BLOCK_NBYTES)), 1)
-    finally:
-        file.close()
+    content = parse_json(read_first_bytes(storage, name, MAX_BLOCK_NBYTES), 1)
     texts = content if isinstance(content, list) else [0]
     files = [each for each in texts if type(each) is str and owner_of(each)]
     if texts not in (files, _guarded(files)):  # the first is a mark of an earlier release
@@ -504,7 +497,8 @@ class NativeSource(FileSource):
         if not buffer.nbytes:
             return
         try:
-            self.read_span(int(entries.file[row]), int(entries.start[row]) + start, buffer)
+            file, begin = entries.place(row)
+            self.read_span(file, begin + start, buffer)
         except CheckpointError as error:
             raise error.at(repr(entries.slices.key(row))) from error
 
@@ -594,7 +588,7 @@ def _read_index(storage: Storage, prefix: str) -> NativeSource:
         raise
     except UnsupportedError as error:  # which ``prefix_errors`` does not change
         file.close()
-        raise UnsupportedError(f"{file.name}: {error.cause}", error.remedy) from error
+        raise error.at(file.name) from error
 
     def about(name: str) -> str:
         owner = owner_of(name)

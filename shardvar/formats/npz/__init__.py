@@ -17,7 +17,7 @@ import numpy as np
 
 from shardvar.errors import UnsupportedError
 from shardvar.formats.files import find_files, look_into
-from shardvar.formats.npz.source import MEMBER_SUFFIX, NpzSource, open_npz
+from shardvar.formats.npz.source import MEMBER_SUFFIX, open_npz
 from shardvar.formats.protocol import FileChecksums, FileWriter, Format, NewCheckpoint
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.index import OBJECTS
@@ -105,7 +105,7 @@ def _members(slices: SliceTable) -> Iterator[tuple[bytes, bytes]]:
     for row in slices.tensor.tolist():
         yield (
             encode_name(tensors.keys[row] + MEMBER_SUFFIX),
-            build_preamble(tensors.dtype(row), tensors.shape(row)),
+            build_preamble(*tensors.fact(row)),
         )
 
 
@@ -119,8 +119,7 @@ class NpzFormat(Format):
     def locate(self, storage: Storage, name: str) -> list[str]:
         return find_files(storage, name, (_FILE_SUFFIX,), _begins_with_array)
 
-    def open(self, storage: Storage, name: str) -> NpzSource:
-        return open_npz(storage, name)
+    open = staticmethod(open_npz)
 
     def lay_out(self, new: NewCheckpoint) -> "OneFileSink":
         """Lay out an archive. Of the metadata only objects are kept, as an array."""

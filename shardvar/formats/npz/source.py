@@ -65,17 +65,16 @@ from shardvar.errors import (
 )
 from shardvar.forks import new_lock
 from shardvar.formats.deferred import LateIndex
-from shardvar.formats.files import WINDOW_NBYTES, DataFiles, FileSource, Window
+from shardvar.formats.files import WINDOW_NBYTES, DataFiles, FileSource, Window, first_bytes
 from shardvar.formats.protocol import Finding
 from shardvar.layout.dtypes import Ints, numpy_dtype
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Index, TableIndex
 from shardvar.planning.slices import TensorTable
-from shardvar.records import dataclass, field
+from shardvar.records import field, mutable
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import ReadableFile, Storage, Traits
 from shardvar.wire.crc import CRC32
 from shardvar.wire.damage import (
-    SNIFF_NBYTES,
     corrupt,
     decoding,
     distrusted,
@@ -136,7 +135,7 @@ class StoredArray(NamedTuple):
     """The CRC32 of its elements, in their stored byte order, after decompression."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@mutable
 class ArchiveContents:
     places: list[PlacedMember] = field(default_factory=list)
     """All whose place is known."""
@@ -326,7 +325,7 @@ _Span = list[PlacedMember]
 """Neighbours in the file, in its order."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@mutable
 class _Inflater:
     take: Callable[[], bytes]
     """Returns the next compressed bytes, empty at their end."""
@@ -356,7 +355,7 @@ class _Inflater:
             raise malformed("Its compressed bytes are followed by others.")
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@mutable
 class MemberStream:
     """The bytes of one member, each given once."""
 
@@ -409,7 +408,7 @@ class MemberStream:
         return self.read(self.place.start + self._taken - nbytes, nbytes)
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@mutable
 class _ExpectedMembers:
     """Members as they will be asked for; safe to use from several threads."""
 
@@ -481,7 +480,7 @@ def _spans(places: Sequence[PlacedMember]) -> list[_Span]:
     return spans
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@mutable
 class PayloadStream:
     """The payload of one array, from its first byte on."""
 
@@ -541,7 +540,7 @@ def read_transposed(read: _Read, array: StoredArray) -> memoryview:
         return np.ascontiguousarray(elements).reshape(-1).view(np.uint8).data
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@mutable
 class NpzSource(FileSource):
     """An open archive: its directory, and the headers of its arrays once they were asked for."""
 
@@ -715,7 +714,7 @@ def open_npz(storage: Storage, name: str) -> NpzSource:
     files = DataFiles(storage, [name], named=name)
     file = files.open(0)
     with prefix_errors(file.name):
-        first = file.read(0, min(SNIFF_NBYTES, file.size))
+        first = first_bytes(file)
         # PK 3 4 begins a member, PK 5 6 the end record of an archive without members.
         if not first.startswith((b"PK\x03\x04", b"PK\x05\x06")):
             why = "it does not begin as a zip archive does"

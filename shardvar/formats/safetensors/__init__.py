@@ -55,7 +55,7 @@ from shardvar.formats.unfinished import share_files, share_prefix
 from shardvar.layout.dtypes import Ints
 from shardvar.planning.index import OBJECTS
 from shardvar.planning.slices import Capabilities, SliceTable, check_holds
-from shardvar.records import field, frozen
+from shardvar.records import entity, field, frozen
 from shardvar.storage.concurrency import without_collection
 from shardvar.storage.protocol import Storage
 from shardvar.wire.digests import DIGESTS, encode_digests
@@ -77,7 +77,7 @@ class SafetensorsWriter(FileWriter):
         return [(0, build_header(_rows(slices), self.metadata))]
 
 
-@frozen(eq=False, kw_only=True)
+@entity(kw_only=True)
 class SafetensorsSink(SetSink):
     writer: SafetensorsWriter = field()
     prefix: str
@@ -169,10 +169,7 @@ def safetensors_sink(new: NewCheckpoint, texts: Mapping[str, str], form: Format)
 
 def _rows(slices: SliceTable) -> list[tuple[str, str, tuple[int, ...]]]:
     tensors = slices.tensors
-    return [
-        (tensors.keys[row], tensors.dtype(row), tensors.shape(row))
-        for row in slices.tensor.tolist()
-    ]
+    return [(tensors.keys[row], *tensors.fact(row)) for row in slices.tensor.tolist()]
 
 
 def _owns_set(index: str, names: Sequence[str]) -> bool:
@@ -222,8 +219,7 @@ class SafetensorsFormat(SharedFormat):
     name: str = "safetensors"
     capabilities: Capabilities = CAPABILITIES
 
-    def locate(self, storage: Storage, name: str) -> list[str]:
-        return find_safetensors(storage, name)
+    locate = staticmethod(find_safetensors)
 
     def open(self, storage: Storage, name: str) -> ListedSource:
         with without_collection():
@@ -278,7 +274,7 @@ class PublishedFormat(SafetensorsFormat):
         return _IndexedSink(**values, file=file, content=self.index(file))
 
 
-@frozen(eq=False, kw_only=True)
+@entity(kw_only=True)
 class _IndexedSink(SafetensorsSink):
     file: str
     """The final name of the file."""

@@ -65,19 +65,19 @@ from shardvar.errors import (
     UnsupportedError,
     prefix_errors,
 )
-from shardvar.formats.files import ATTEMPTS, DataFiles, check_same, look_into
+from shardvar.formats.files import ATTEMPTS, DataFiles, check_same, first_bytes, look_into
 from shardvar.formats.listing import Listing
 from shardvar.formats.protocol import Finding
 from shardvar.formats.sets import SetIndex, fetch_again, is_foreign, read_set_index
 from shardvar.limits import MAX_RANK
 from shardvar.pictures.words import named
-from shardvar.planning.index import NO_CHECKSUM, OBJECTS, EntryTable, Metadata
+from shardvar.planning.index import OBJECTS, EntryTable, Metadata
 from shardvar.planning.slices import SliceTable, TensorTable
-from shardvar.records import dataclass, field
+from shardvar.records import field, mutable
 from shardvar.storage.concurrency import as_answered
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire import strict_json
-from shardvar.wire.damage import SNIFF_NBYTES, invalid
+from shardvar.wire.damage import invalid
 from shardvar.wire.digests import DIGESTS, take_digests
 from shardvar.wire.safetensors_header import (
     BITS,
@@ -276,7 +276,7 @@ def _begins_with_header(storage: Storage, name: str) -> bool:
     header = look_into(
         storage,
         name,
-        lambda file: header_nbytes(file.read(0, min(SNIFF_NBYTES, file.size)), file.size),
+        lambda file: header_nbytes(first_bytes(file), file.size),
         None,
     )
     return header is not None
@@ -313,9 +313,7 @@ def _whole(rows: Sequence[_Row]) -> EntryTable:
 
 
 def _plain(slices: SliceTable, file: Sequence[int], start: Sequence[int]) -> EntryTable:
-    count = len(slices)
-    columns = np.array(file, np.int64), np.array(start, np.int64)
-    return EntryTable(slices, *columns, np.full(count, NO_CHECKSUM), np.ones(count, np.bool))
+    return EntryTable.without_checksums(slices, np.array(start, np.int64), np.array(file, np.int64))
 
 
 def read_safetensors(storage: Storage, name: str) -> Listing:
@@ -404,7 +402,7 @@ def _try_set(storage: Storage, name: str) -> Listing | None:
 def read_header(data: DataFiles, number: int) -> Header:
     file = data.open(number)
     with prefix_errors(file.name):
-        nbytes = header_nbytes(file.read(0, min(SNIFF_NBYTES, file.size)), file.size)
+        nbytes = header_nbytes(first_bytes(file), file.size)
         with prefix_errors(f"header at offset {PREAMBLE_NBYTES}"):
             header = parse_header(file.read(PREAMBLE_NBYTES, nbytes))
     data.judge(number, header.stop, "its header says")
@@ -571,7 +569,7 @@ def _saved_offsets(header: Header) -> dict[str, Sequence[int]] | None:
     return places
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class _Tensor:
     dtype: str
     shape: list[int]

@@ -163,7 +163,7 @@ def join_strings(
             int(np.maximum(slices.nbytes[rows] - strings.WORD_NBYTES, 0).sum())
             + strings.WORD_NBYTES
         )
-        place = int(stored.file[first]), int(stored.start[first]), size
+        place = *stored.place(first), size
         if place in joined or (place in taken and size != nbytes[first]):
             error = invalid("Another tensor begins with the same bytes.")
             faults[slices.tensors.keys[tensor]] = error.at(index, repr(slices.tensors.keys[tensor]))
@@ -330,7 +330,7 @@ def _check_places(
     np.maximum.at(stop, entries.file[beyond], entries.start[beyond] + entries.slices.nbytes[beyond])
 
     def reason(row: int) -> CheckpointError:
-        number, start = int(entries.file[row]), int(entries.start[row])
+        number, start = entries.place(row)
         if first[number] <= size[row]:
             return incomplete(
                 f"{files[number]} has {size[row]} bytes, but the index says at least "
@@ -372,7 +372,7 @@ class BundleSource(FileSource):
     bare_index = ""  # each block of the index has a checksum
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
-        file, begin = int(entries.file[row]), int(entries.start[row])
+        file, begin = entries.place(row)
         nbytes = int(entries.slices.nbytes[row])
         dtype = entries.slices.dtype(row)
         is_stored = entries is self.stored
@@ -442,7 +442,7 @@ class BundleSource(FileSource):
     def _check(self, entries: EntryTable, row: int, stored: memoryview) -> None:
         if not len(stored):
             return
-        file, start = int(entries.file[row]), int(entries.start[row])
+        file, start = entries.place(row)
         expected = self.guards[file, start, len(stored)]
         dtype, count = entries.slices.dtype(row), _count(entries, row)
         try:
@@ -506,7 +506,7 @@ class BundleWriter(FileWriter):
         return _checksum(dtype, count, payload)
 
 
-@frozen(eq=False, kw_only=True)
+@entity(kw_only=True)
 class BundleSink(SetSink):
     keys: list[bytes]  # [n] the tensors' names as they are stored
 
@@ -606,9 +606,8 @@ class TensorFlowFormat(SharedFormat):
     name: str = "tensorflow"
     capabilities: Capabilities = CAPABILITIES
 
-    def locate(self, storage: Storage, name: str) -> list[str]:
-        """Return the prefixes that ``name`` may mean, also of V1, which ``open`` refuses."""
-        return find_bundles(storage, name)
+    # Also the prefixes of V1, which ``open`` refuses.
+    locate = staticmethod(find_bundles)
 
     def open(self, storage: Storage, name: str) -> BundleSource:
         for _ in range(ATTEMPTS):

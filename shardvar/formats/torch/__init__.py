@@ -39,6 +39,7 @@ folder may have had before, written by shardvar or by torch.
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import chain
 from typing import Any
 
@@ -193,7 +194,7 @@ class DcpWriter(ArchiveWriter):
         yield position, tail
 
 
-@frozen(eq=False, kw_only=True)
+@entity(kw_only=True)
 class DcpSink(SetSink):
     about: Metadata  # The metadata, with the items of the objects that are carried
     item: tuple[Ints, Ints]  # [m] the first byte of each item in its file, and its size
@@ -321,13 +322,10 @@ class TorchFormat(SharedFormat):
         return True
 
     def generation_of(self, storage: Storage, name: str) -> str:
-        file = storage.open(METADATA)
-        try:
+        with closing(storage.open(METADATA)) as file:
             if file.size > MAX_METADATA_NBYTES:
                 return ""
             return parse_metadata(file.read(0, file.size)).about.generation
-        finally:
-            file.close()
 
     def remove(self, storage: Storage, name: str) -> None:
         take_away(

@@ -59,13 +59,13 @@ from shardvar.errors import (
     OutOfBounds,
     UnsupportedError,
 )
-from shardvar.formats.files import size_fault
+from shardvar.formats.files import first_bytes, size_fault
 from shardvar.formats.protocol import FileWriter
 from shardvar.formats.torch.values import STORAGES, UNTYPED_STORAGE, pickled_of, storage_of
-from shardvar.layout.dtypes import ITEMSIZES, code
+from shardvar.layout.dtypes import ITEMSIZES, Shape, code
 from shardvar.limits import MAX_ARRAYS_NBYTES, MAX_PICKLE_NBYTES
 from shardvar.planning.index import NO_CHECKSUM
-from shardvar.records import dataclass, field, frozen
+from shardvar.records import field, frozen, mutable
 from shardvar.storage.protocol import ReadableFile
 from shardvar.wire.crc import CRC32
 from shardvar.wire.damage import (
@@ -119,7 +119,7 @@ class Record:
     crc: int  # The CRC-32 of its bytes by the archive's directory; ``NO_CHECKSUM`` if it has none
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class UnplacedRecord:
     """One record of an archive, whose local header is read when its place is asked for."""
 
@@ -151,7 +151,7 @@ class UnplacedRecord:
         return self._start
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class LostRecord:
     """A record that is not in an archive, since it was cut off; of the size that its storage has."""
 
@@ -315,7 +315,7 @@ def records_of(
     return [*first, *storages, *last]
 
 
-def tensor_call(dtype: str, shape: tuple[int, ...], number: int) -> Call:
+def tensor_call(dtype: str, shape: Shape, number: int) -> Call:
     count, strides = 1, list[int]()
     for extent in reversed(shape):
         strides.append(count)
@@ -403,7 +403,7 @@ class ItemFrame:
 
 
 @lru_cache(256)
-def frame_of(dtype: str, shape: tuple[int, ...]) -> ItemFrame:
+def frame_of(dtype: str, shape: Shape) -> ItemFrame:
     """Return the frame of a tensor in C order.
 
     >>> frame = frame_of("float32", (3, 4))
@@ -497,7 +497,7 @@ def _pickles(file: ReadableFile) -> tuple[list[Any], int]:
     # reads four times as much: together they take a third more than the last one.
     most = _FIRST_NBYTES
     while True:
-        data = file.read(0, min(most, file.size))
+        data = first_bytes(file, most)
         try:
             values, start = list[Any](), 0
             for _ in range(5):

@@ -71,7 +71,7 @@ from shardvar.layout.dtypes import STRING, Ints, code
 from shardvar.limits import MAX_METADATA_NBYTES, MAX_NBYTES, MAX_RANK
 from shardvar.planning.index import NO_CHECKSUM, Metadata
 from shardvar.planning.slices import SliceTable, TensorTable
-from shardvar.records import dataclass, entity, field
+from shardvar.records import entity, field, mutable
 from shardvar.storage.concurrency import do_all, without_collection
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import (
@@ -131,7 +131,7 @@ class _Item(NamedTuple):
     checksum: int  # the CRC-32 of its elements; ``NO_CHECKSUM`` if the index has none
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class Items:
     facts: list[tuple[str, str, Coordinates]] = field(default_factory=list)
     """[n] the keys, tensors and objects, sorted; the dtype, ``string`` for an object; the shape."""
@@ -360,7 +360,7 @@ _UNEVEN = (
 """The other cause of an item whose shape differs from the index: docs/layouts.md."""
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class DcpItems:
     """The items of a checkpoint, and all that was read of them, by row."""
 

@@ -30,7 +30,7 @@ from shardvar.errors import (
     UnsupportedError,
     prefix_errors,
 )
-from shardvar.formats.files import DataFiles, FilesBelow
+from shardvar.formats.files import DataFiles, FilesBelow, first_bytes
 from shardvar.formats.protocol import Finding
 from shardvar.formats.sets import is_bare
 from shardvar.formats.torch.archive import LostRecord, Record
@@ -43,21 +43,15 @@ from shardvar.formats.torch.ranks import (
     read_parts,
     read_torch,
 )
-from shardvar.formats.torch.shares import (
-    Placement,
-    Share,
-    Spread,
-    sizes,
-)
+from shardvar.formats.torch.shares import Share, Spread, read_placement, sizes
 from shardvar.formats.torch.source import SavedContents, TensorView, TorchSource
 from shardvar.formats.torch.values import StoredTensor, dtype_of
 from shardvar.limits import MAX_METADATA_NBYTES, MAX_NAMED, MAX_RANK
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM
-from shardvar.records import dataclass, field, replace
+from shardvar.records import field, mutable, replace
 from shardvar.storage.protocol import Storage
 from shardvar.wire.damage import (
-    SNIFF_NBYTES,
     WRITE_AGAIN,
     badly_written,
     distrusted,
@@ -79,7 +73,7 @@ _MAX_PATH_DEPTH = 2
 Sharding = Mapping[str, Any]  # A description of a tensor in the index, with its mesh or its offsets
 
 
-@dataclass(slots=True)
+@mutable
 class _Item:
     files: dict[int, tuple[str, str]] = field(default_factory=dict)
     """The path of the file of each rank, and its kind."""
@@ -276,7 +270,7 @@ def _steps(path: Any) -> list[str]:
 
 def _read_safetensors(data: DataFiles, number: int, _rank: int) -> RankLeaves:
     file = data.open(number)
-    nbytes = header_nbytes(file.read(0, min(SNIFF_NBYTES, file.size)), file.size)
+    nbytes = header_nbytes(first_bytes(file), file.size)
     header = parse_header(file.read(PREAMBLE_NBYTES, nbytes))
     data.judge(number, header.stop, "its header says")
     rows = {name: row for row, name in enumerate(header.keys)}
@@ -303,7 +297,8 @@ def _of_mesh(share: Share, shape: tuple[int, ...], about: Sharding, rank: int) -
         raise invalid(
             f"Its mesh of {extents} has {len(ranks)} ranks and {len(placements)} placements."
         )
-    chosen = tuple(_placement(placement, len(shape)) for placement in placements)
+    described = [_dict(placement) for placement in placements]
+    chosen = tuple(read_placement(each.get("type"), each, len(shape)) for each in described)
     if share.is_plain and all(placement.dim is None for placement in chosen):
         return share
     at, coordinate = ranks.index(rank), list[int]()
@@ -316,17 +311,3 @@ def _of_mesh(share: Share, shape: tuple[int, ...], about: Sharding, rank: int) -
     if share.spread != spread:
         raise InconsistentTensor("The index and the file place it differently.", WRITE_AGAIN)
     return share
-
-
-def _placement(value: Any, rank: int) -> Placement:
-    kind, dim = _dict(value).get("type"), value.get("dim")
-    if kind == "Replicate":
-        return Placement()
-    factor = value.get("split_factor") if kind == "StridedShard" else None
-    is_axis = type(dim) is int and -rank <= dim < rank
-    if kind not in ("Shard", "StridedShard") or not is_axis:
-        cause = f"It has the placement {kind!r} on the axis {dim!r} of {rank}."
-        raise UnsupportedError(cause, "Save it as a plain tensor.")
-    if kind == "StridedShard" and (type(factor) is not int or factor < 1):
-        raise invalid(f"Its split factor is {factor!r}.")
-    return Placement(dim % rank, factor)

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardvar.errors import IncompleteCheckpoint, StorageError, TargetExists, UnsupportedError
-from shardvar.formats.files import look_into, put_in_place
+from shardvar.formats.files import first_bytes, look_into, put_in_place
 from shardvar.formats.leaves import leaves_of
 from shardvar.formats.protocol import FileChecksums, Format, NewCheckpoint
 from shardvar.formats.sets import is_foreign
@@ -81,7 +81,7 @@ from shardvar.layout.dtypes import Ints, dtype_name
 from shardvar.limits import MAX_PICKLE_NBYTES
 from shardvar.pictures.words import named
 from shardvar.planning.slices import Capabilities, SliceTable, TensorTable, check_holds
-from shardvar.records import field, frozen
+from shardvar.records import entity, field, frozen
 from shardvar.storage.exchange import FolderBeside
 from shardvar.storage.local import LocalStorage
 from shardvar.storage.protocol import ReadableFile, Storage
@@ -307,7 +307,7 @@ def _owned(storage: Storage) -> set[str]:
     return {*models, *filter(_OWN.fullmatch, paths), *temporary_files(_ASIDE, storage.names())}
 
 
-@frozen(eq=False, kw_only=True)
+@entity(kw_only=True)
 class UniversalSink(FolderSink):
     def own(self, folder: str) -> set[str]:
         return _owned(LocalStorage(folder))
@@ -480,7 +480,7 @@ def _begins_as_saved(storage: Storage, name: str, pickles: tuple[bytes, ...]) ->
     """Return True if a file begins as a pickle, or as an archive with a pickle first."""
 
     def look(file: ReadableFile) -> bool:
-        first = file.read(0, min(LOCAL.size, file.size))
+        first = first_bytes(file, LOCAL.size)
         if first.startswith(pickles):
             return True
         local = file.read(0, local_nbytes(first)) if len(first) == LOCAL.size else b""
@@ -521,7 +521,7 @@ def _records(slices: SliceTable, writer: SavedWriter) -> list[PackedRecord]:
 
     def call_of(number: int) -> Call:
         row = rows[number]
-        return tensor_call(tensors.dtype(row), tensors.shape(row), number)
+        return tensor_call(*tensors.fact(row), number)
 
     def values() -> Iterator[tuple[str, Any]]:
         for number, row in enumerate(rows):
@@ -574,8 +574,7 @@ class SavedFormat(Format):
     is_whole: bool = False
     """True to list all that a Universal Checkpoint of DeepSpeed is written of."""
 
-    def locate(self, storage: Storage, name: str) -> list[str]:
-        return find_saved(storage, name)
+    locate = staticmethod(find_saved)
 
     def open(self, storage: Storage, name: str) -> TorchSource:
         names = storage.names()

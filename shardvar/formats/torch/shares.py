@@ -37,7 +37,7 @@ place of the rank that wrote the file. The state of a ShardedTensor is a tuple t
 shards and its description.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, product
 from math import prod
 from typing import Any
@@ -301,18 +301,22 @@ def _placement(value: Any, rank: int) -> Placement:
     kind = next(
         (name.removeprefix(package) for package in _PLACEMENTS if name.startswith(package)), name
     )
+    args = value.args if name and type(value.args) is tuple else ()
+    fields = dict(zip(("dim", "split_factor"), args, strict=False)) | _state(value)
+    return read_placement(kind.removeprefix("_"), fields, rank)
+
+
+def read_placement(kind: Any, fields: Mapping[Any, Any], rank: int) -> Placement:
     if kind == "Replicate":
         return Placement()
-    if kind not in ("Shard", "_StridedShard"):
+    if kind not in ("Shard", "StridedShard"):
         why = "Each rank holds a term of a value that was never computed."
-        cause = f"It has the placement {kind or None!r}. {why if 'Partial' in kind else ''}"
+        cause = f"It has the placement {kind or None!r}. {why if 'Partial' in str(kind) else ''}"
         raise UnsupportedError(cause.rstrip(), _GATHER)
-    args = value.args if type(value.args) is tuple else ()
-    fields = dict(zip(("dim", "split_factor"), args, strict=False)) | _state(value)
     dim: Any = fields.get("dim")
-    factor = fields.get("split_factor") if kind == "_StridedShard" else None
+    factor = fields.get("split_factor") if kind == "StridedShard" else None
     is_axis = type(dim) is int and -rank <= dim < rank
-    if not is_axis or (factor is not None and (type(factor) is not int or factor < 1)):
+    if not is_axis or (kind != "Shard" and (type(factor) is not int or factor < 1)):
         raise invalid(
             f"Its placement {kind} names the axis {dim!r} of {rank}, or the split factor "
             f"{factor!r}."

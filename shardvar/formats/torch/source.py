@@ -71,12 +71,12 @@ from shardvar.formats.torch.values import (
     tensor_of,
     unsupported,
 )
-from shardvar.layout.dtypes import STRING, Ints, numpy_dtype
+from shardvar.layout.dtypes import STRING, Ints, Shape, numpy_dtype
 from shardvar.limits import MAX_PICKLE_NBYTES, MAX_VIEW_EXPANSION
 from shardvar.pictures.words import named
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Index
 from shardvar.planning.slices import SliceTable, TensorTable
-from shardvar.records import dataclass, entity, field, frozen, replace
+from shardvar.records import entity, field, frozen, mutable, replace
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.protocol import ReadableFile
 from shardvar.wire.crc import CRC32
@@ -138,10 +138,10 @@ class TensorView:
         """The CRC-32 of the payload; ``NO_CHECKSUM`` if the record has one of other bytes only."""
         return self.record.crc if self.is_plain and self.spans_record else NO_CHECKSUM
 
-    def without_elements(self, shape: tuple[int, ...]) -> "TensorView":
+    def without_elements(self, shape: Shape) -> "TensorView":
         return replace(self, tensor=replace(self.tensor, offset=0, shape=shape, strides=shape))
 
-    def reshaped(self, shape: tuple[int, ...], start: int = 0) -> "TensorView":
+    def reshaped(self, shape: Shape, start: int = 0) -> "TensorView":
         """Return elements of a contiguous tensor, from ``start`` on, in another shape."""
         offset = self.tensor.offset + start
         tensor = replace(self.tensor, offset=offset, shape=shape, strides=strides_in_c_order(shape))
@@ -232,7 +232,7 @@ GROUP_NBYTES = 1 << 20  # Small items that lie within so many bytes are read tog
 _CRC_START, _CRC_STOP, _LOCAL_CRC_START = 16, 20, 14
 """The place of a CRC in an entry of a zip's directory, and in a local header."""
 
-Kind = tuple[str, tuple[int, ...]]
+Kind = tuple[str, Shape]
 
 
 @frozen
@@ -260,7 +260,7 @@ class _Template:
         return TensorView(self.view.tensor, placed, self.view.is_big_endian)
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class Frames:
     data: DataFiles
     templates: dict[tuple[int, Kind], _Template] = field(default_factory=dict)
@@ -406,7 +406,7 @@ class Stored:
     file: int
     value: TensorView | StoredObject
     offset: tuple[int, ...] = ()  # The first indices of the slice in the whole tensor
-    shape: tuple[int, ...] = ()
+    shape: Shape = ()
 
     @classmethod
     def whole(cls, file: int, view: TensorView) -> "Stored":
@@ -540,7 +540,7 @@ class TorchSource(FileSource):
     crc = CRC32
 
     def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
-        file, begin = int(entries.file[row]), int(entries.start[row])
+        file, begin = entries.place(row)
         if entries.plain[row]:
             self.read_span(file, begin + start, buffer)
         elif begin in self.payloads:
@@ -560,7 +560,7 @@ class TorchSource(FileSource):
 _FREE_NBYTES = 1 << 26  # Bytes that the tensors of any files may have, however small these are
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class SavedContents:
     stored: dict[str, list[Stored]] = field(default_factory=dict)
     replicas: dict[str, list[tuple[Stored, Stored]]] = field(default_factory=dict)

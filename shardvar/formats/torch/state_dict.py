@@ -20,7 +20,7 @@ from shardvar.errors import (
     UnsupportedError,
     prefix_errors,
 )
-from shardvar.formats.files import DataFiles, check_same
+from shardvar.formats.files import DataFiles, check_same, first_bytes
 from shardvar.formats.leaves import is_in_generator, leaves_of
 from shardvar.formats.sets import add_files, read_weight_map
 from shardvar.formats.torch.archive import (
@@ -54,7 +54,6 @@ from shardvar.records import entity
 from shardvar.storage.protocol import ReadableFile, Storage
 from shardvar.wire.damage import (
     LEGACY_MAGIC,
-    SNIFF_NBYTES,
     foreign_archive,
     foreign_file,
     malformed,
@@ -148,7 +147,7 @@ def unpickle(data: DataFiles, number: int, *, may_be_value: bool = False) -> Unp
 
 
 def _archive(file: ReadableFile) -> Archive | OldFile:
-    first = file.read(0, min(SNIFF_NBYTES, file.size))
+    first = first_bytes(file)
     if first.startswith(LEGACY_MAGIC):
         return open_old(file)
     if first and any(magic.startswith(first) for magic in (ZIP_MAGIC, LEGACY_MAGIC[:-1])):

@@ -48,9 +48,9 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.formats.leaves import is_generator_state
-from shardvar.layout.dtypes import ITEMSIZES, NAMES, TORCH_ONLY, code
+from shardvar.layout.dtypes import ITEMSIZES, NAMES, TORCH_ONLY, Shape, code
 from shardvar.limits import MAX_NBYTES, MAX_RANK
-from shardvar.records import dataclass, frozen
+from shardvar.records import frozen, mutable
 from shardvar.wire.damage import WRITE_AGAIN, badly_written, distrusted
 from shardvar.wire.opcode_writer import Call, Instance
 from shardvar.wire.plain import (
@@ -173,7 +173,7 @@ _HARMLESS = of_builtins("range", "xrange", "slice", "type", "object")
 """Calls of them that make a value and do nothing else."""
 
 
-def strides_in_c_order(shape: tuple[int, ...]) -> tuple[int, ...]:
+def strides_in_c_order(shape: Shape) -> tuple[int, ...]:
     return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
@@ -185,7 +185,7 @@ class StoredTensor:
     # take several times their memory.
 
     dtype: str
-    shape: tuple[int, ...]
+    shape: Shape
     strides: tuple[int, ...]
     offset: int  # the first element
     record: str  # the name of the storage's record
@@ -194,7 +194,7 @@ class StoredTensor:
     is_negative: bool  # True if they are the negatives of the stored ones
 
     @classmethod
-    def whole(cls, dtype: str, shape: tuple[int, ...], record: str, nbytes: int) -> "StoredTensor":
+    def whole(cls, dtype: str, shape: Shape, record: str, nbytes: int) -> "StoredTensor":
         """Return a tensor that is all of a record, in C order."""
         return StoredTensor(
             dtype, shape, strides_in_c_order(shape), 0, record, nbytes, False, False
@@ -460,7 +460,7 @@ _MAX_EXPANSION, _FREE_TEXT = 64, 1 << 16
 of 64 characters that comes again is a reference of two bytes."""
 
 
-@dataclass(slots=True)
+@mutable
 class TextRoom:
     """The size that the objects of one pickle may still have; shared values could square it."""
 

@@ -39,9 +39,9 @@ from shardvar.limits import (
     MAX_FILL_NBYTES,
     MAX_PAYLOAD_EXPANSION,
 )
-from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex
+from shardvar.planning.index import EntryTable, Metadata, TableIndex
 from shardvar.planning.slices import SliceTable, TensorTable, widen
-from shardvar.records import dataclass, entity, field, frozen, replace
+from shardvar.records import entity, field, frozen, mutable, replace
 from shardvar.storage.concurrency import do_all
 from shardvar.wire.crc import CRC32C
 from shardvar.wire.damage import corrupt, distrusted, incomplete, past_limit
@@ -225,7 +225,7 @@ class Chunks:
         return self.metadata.is_guarded and not self.is_absent.any()
 
 
-@dataclass(slots=True)
+@mutable
 class Allowance:
     """The absent elements that all arrays together may have: a short description can claim many."""
 
@@ -261,7 +261,7 @@ _TEXT = ArrayMetadata(
 """A text as an array whose chunk is in memory."""
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class ArrayContents:
     fills: bool = False
     """True if the fill value stands for absent chunks."""
@@ -350,7 +350,7 @@ class ArrayContents:
         start = np.where(plain, first, np.arange(len(tensor)))
         texts = np.array([len(each.data) for each, _ in about], np.int64)
         slices = SliceTable.of(tensors, tensor, offset, shape, texts[tensor])
-        entries = EntryTable(slices, file, start, np.full(len(tensor), NO_CHECKSUM), plain)
+        entries = EntryTable.without_checksums(slices, start, file, plain)
         sizes = np.array([listing.sizes.get(name, 0) for name in files], np.int64)
         faults = cast(dict[str, CheckpointError], self.faults)
         return ChunkIndex(entries, files, metadata, faults, is_framed=framed & plain), sizes

@@ -4,6 +4,7 @@ import hashlib
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from typing import Self
 
 import numpy as np
@@ -124,11 +125,8 @@ class DatabaseValues:
 def _read(
     opener: FileOpener, files: Sequence[str], file: Ints, start: Ints, nbytes: Ints
 ) -> list[bytes]:
-    data = DataFiles(opener, files)
-    try:
+    with closing(DataFiles(opener, files)) as data:
         return [*map(bytes, read_ranges(data, file, start, nbytes))]
-    finally:
-        data.close()
 
 
 def read_values(tree: Tree) -> DatabaseValues:

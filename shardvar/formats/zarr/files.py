@@ -9,6 +9,7 @@ a step  STEP/_CHECKPOINT_METADATA, and a folder an item: STEP/default/_METADATA
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from typing import Self, TypeVar
 
 import numpy as np
@@ -23,7 +24,7 @@ from shardvar.formats.files import ATTEMPTS, DataFiles, FileSource, open_below
 from shardvar.formats.unfinished import JOURNAL_ENDING
 from shardvar.layout.dtypes import Ints
 from shardvar.limits import MAX_TREE_NBYTES
-from shardvar.records import dataclass, field, frozen
+from shardvar.records import field, frozen, mutable
 from shardvar.storage.concurrency import as_answered, do_all
 from shardvar.storage.protocol import FileStatus, ReadableFile, Storage, Traits
 from shardvar.wire.damage import distrusted, past_limit
@@ -257,13 +258,10 @@ def open_tree(root: Storage, index: str, read: Callable[[Tree], Opened]) -> Open
 
 
 def read_document(tree: Tree, path: str) -> bytes:
-    file = tree.open(path)
-    try:
+    with closing(tree.open(path)) as file:
         if file.size > MAX_TREE_NBYTES:
             raise past_limit(f"{path} has {file.size} bytes", "MAX_TREE_NBYTES")
         return file.read(0, file.size)
-    finally:
-        file.close()
 
 
 def read_documents(tree: Tree, paths: Sequence[str]) -> list[bytes]:
@@ -290,7 +288,7 @@ _REQUEST_NBYTES = 1 << 22
 """The bytes that are read at once."""
 
 
-@dataclass(slots=True)
+@mutable
 class _Span:
     """A range of a file that has several."""
 

@@ -273,8 +273,7 @@ class OrbaxFormat(Format):
     is_plain: bool = False
     """True if chunks are written as files, and not into a database."""
 
-    def locate(self, storage: Storage, name: str) -> list[str]:
-        return find_orbax(storage, name)
+    locate = staticmethod(find_orbax)
 
     def open(self, storage: Storage, name: str) -> ZarrSource:
         item, _, _ = name.rpartition("/")

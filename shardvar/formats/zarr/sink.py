@@ -48,7 +48,7 @@ from shardvar.formats.zarr.files import (
 from shardvar.layout.dtypes import ITEMSIZES, Ints, code
 from shardvar.limits import MAX_TREE_NBYTES
 from shardvar.planning.slices import Assignment, SliceTable, are_grids, check_holds, grid_steps
-from shardvar.records import frozen
+from shardvar.records import entity, frozen
 from shardvar.storage.concurrency import do_all
 from shardvar.storage.exchange import FolderBeside, sync_all
 from shardvar.storage.local import LocalStorage
@@ -199,7 +199,7 @@ class ChunkWriter(FileWriter):
                 yield place + end, crc.to_bytes(4, "little")
 
 
-@frozen(eq=False, kw_only=True)
+@entity(kw_only=True)
 class ArraysSink(FolderSink):
     index: str
     content: bytes

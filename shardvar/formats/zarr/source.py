@@ -36,7 +36,7 @@ from shardvar.formats.zarr.contents import ArrayContents, ChunkIndex, Chunks
 from shardvar.formats.zarr.files import Tree, read_ranges
 from shardvar.layout.dtypes import Array, Ints, numpy_dtype
 from shardvar.planning.index import EntryTable
-from shardvar.records import dataclass, entity, field, frozen
+from shardvar.records import entity, field, frozen, mutable
 from shardvar.storage.protocol import Storage
 from shardvar.wire.crc import CRC32C
 from shardvar.wire.damage import corrupt, decoding, malformed
@@ -232,7 +232,7 @@ def start_each(start: Callable[[Band], Any], bands: Sequence[Band]) -> list[Any]
 # together, once none is pending: their ranges of files are read in joined requests.
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class Ahead:
     """Bands in the order in which they will be asked for; safe to use from several threads."""
 

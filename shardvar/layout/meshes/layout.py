@@ -370,7 +370,7 @@ REDUCTIONS = ("sum", "avg", "min", "max", "product", "band", "bor", "bxor")
 _MOST_NAMED = 16  # Groups of devices in the text of a layout, and devices and regions of each
 
 
-@entity(repr=False)
+@entity
 class Layout:
     """The regions of a tensor that each device of a mesh holds.
 

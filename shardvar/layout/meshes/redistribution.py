@@ -286,7 +286,7 @@ def _are_distinct(numbers: Ints) -> bool:
     return len(np.unique(numbers)) == len(numbers)
 
 
-@entity(repr=False)
+@entity
 class Redistribution:
     """Copies that turn the source layout into the target layout.
 

@@ -34,7 +34,7 @@ from shardvar.layout.region import Region, read_integer
 from shardvar.limits import MAX_FILES
 from shardvar.planning.policies.policy import ColumnarPolicy, Exceeding, take_parts
 from shardvar.planning.slices import Assignment, Capabilities, SliceTable, cuttable_rows
-from shardvar.records import dataclass, field, frozen
+from shardvar.records import field, frozen, mutable
 
 CutRule = Callable[[Region, int, int, int], "tuple[Region, Region] | None"]
 """(region, bytes of an element, bytes that remain in the file, limit) -> the region in two, or None
@@ -141,7 +141,7 @@ class WeighedSlices:
     are_whole: bool = False  # True if the format holds only whole tensors
 
 
-@dataclass(slots=True)
+@mutable
 class FileContents:
     """The files filled so far: ranges of rows, and parts of rows, in files."""
 

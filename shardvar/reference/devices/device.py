@@ -70,7 +70,7 @@ from shardvar.errors import ArgumentError, ArgumentTypeError, DeviceFull, ScopeE
 from shardvar.forks import new_lock
 from shardvar.layout.dtypes import Array, Ints
 from shardvar.limits import MAX_DEVICES
-from shardvar.records import dataclass, entity, field, frozen
+from shardvar.records import entity, field, frozen, mutable
 
 # Every part of a full name may be missing: "/job:ps/task:3", "/device:GPU:0" and "/GPU:0" are also
 # names.
@@ -85,7 +85,7 @@ _SHORT_NAME = re.compile(
 _LOCAL_NAME = re.compile(r"(?P<kind>[CGT]PU):(?P<index>\d+)", re.ASCII | re.IGNORECASE)
 
 
-@dataclass(slots=True)
+@mutable
 class _Memory:
     used: int = 0
     peak: int = 0
@@ -381,7 +381,7 @@ class Traffic:
     """The number of moves that carried them."""
 
 
-@entity(repr=False)
+@entity
 class Ledger:
     """The moves that were counted while it was open. It may be read at any time, also while threads
     still move.
@@ -631,7 +631,7 @@ def copy_all(
     regions: Iterable[tuple[Array, Array]],
     source: Device,
     target: Device,
-    combine: np.ufunc | None = None,
+    combine: np.ufunc | None,
 ) -> None:
     """``out[...] = values``, or ``combine(out, values)``, for all ``regions`` as one message."""
     nbytes = 0

@@ -139,7 +139,7 @@ def matmul(a: npt.ArrayLike, b: npt.ArrayLike, mode: MatmulMode = "concat") -> A
         return np.asarray(left @ right)
 
 
-def matmul_transposed(a: Array, b: VariableInterface, mode: MatmulMode = "concat") -> Array:
+def matmul_transposed(a: Array, b: VariableInterface, mode: MatmulMode) -> Array:
     """Return ``a @ b.T`` [n, k]; each shard gives the columns of its rows."""
     with operation_scope("matmul"):
         out = np.empty((a.shape[0], b.shape[0]), np.result_type(a.dtype, b.dtype))

@@ -177,7 +177,7 @@ class Image:
 
     def _carry_out(self, work: WritePlan) -> WriteReport:
         try:
-            return carry_out(work, self.source, None, lambda _nbytes: None)
+            return carry_out(work)
         except TargetExists as error:
             if self.options.is_new:
                 raise TargetExists(
@@ -190,7 +190,7 @@ def take_image(
     graph: ObjectGraph,
     target: Location,
     options: ObjectOptions,
-    counter: tuple[VariableInterface, int] | None = None,
+    counter: tuple[VariableInterface, int] | None,
 ) -> Image:
     """Copy the values of now; of the ``counter``, a variable and a number, the number is stored."""
     kept, others, trackables = _collect(graph, target, options, counter)

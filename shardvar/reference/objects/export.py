@@ -79,7 +79,7 @@ from shardvar.layout.dtypes import Array, Shape, dtype_name
 from shardvar.pictures.words import named
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.policies import Policy
-from shardvar.records import dataclass, field, frozen, replace
+from shardvar.records import field, frozen, mutable, replace
 from shardvar.reference.objects.checkpoint import (
     CheckpointOptions,
     Image,
@@ -631,7 +631,7 @@ _BATCH_NBYTES = 1 << 22
 """Size of a batch, 4 MiB."""
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class _StoredValues:
     """The stored values, read on demand: small ones in batches, in the order of the keys."""
 
@@ -643,7 +643,7 @@ class _StoredValues:
     _at: int = -1
     """The number of the batch in memory."""
     _batch: dict[str, Array] = field(default_factory=dict)
-    _tensors: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    _tensors: dict[str, tuple[str, Shape]] = field(default_factory=dict)
     """Dtype and shape of each tensor, by key."""
 
     def __post_init__(self) -> None:
@@ -654,7 +654,7 @@ class _StoredValues:
         # small tensor.
         batch = filled = 0
         for key in self.keys:
-            self._tensors[key] = slices.tensors.dtype(rows[key]), slices.tensors.shape(rows[key])
+            self._tensors[key] = slices.tensors.fact(rows[key])
             if sizes[key] <= _SMALL_NBYTES:
                 self._batches[key] = batch
                 filled += sizes[key]

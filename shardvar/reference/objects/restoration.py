@@ -35,7 +35,7 @@ from typing import Self
 from shardvar.errors import UnmatchedObjects, log_warning
 from shardvar.layout.dtypes import Array
 from shardvar.pictures.words import named
-from shardvar.records import dataclass, entity, field
+from shardvar.records import entity, field, mutable
 from shardvar.reference.objects.stored_graph import (
     GRAPH_KEY,
     Keyed,
@@ -61,7 +61,7 @@ _WaitingSlot = tuple["weakref.ref[Trackable]", int, str]
 """A slot whose variable was not met: its owner, the owner's number, its name as a child."""
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class Matching:
     """The objects and stored objects that met so far; objects are referred to weakly."""
 
@@ -189,7 +189,7 @@ _turns = count(1)
 # Restore.
 
 
-@dataclass(slots=True)
+@mutable
 class UnmatchedKeys:
     """The values of a checkpoint that no object took; outlives the restoration, to log them."""
 
@@ -208,7 +208,7 @@ class UnmatchedKeys:
             log_warning(what + "expect_partial() on the status of the restore.")
 
 
-@dataclass(slots=True, weakref_slot=True, eq=False)
+@mutable(weakref_slot=True)
 class Restoration:
     """One checkpoint that is being restored into one graph of objects."""
 

@@ -246,7 +246,7 @@ def check_state_file(target: Location) -> None:
         )
 
 
-def newest_of(storage: Storage, directory: str, name: str = STATE_FILE) -> str | None:
+def newest_of(storage: Storage, directory: str, name: str) -> str | None:
     """Return the path of the newest checkpoint of a directory; None if no state file names one."""
     state = read_state(storage, name)
     while state is not None:
@@ -267,7 +267,7 @@ def newest_of(storage: Storage, directory: str, name: str = STATE_FILE) -> str |
     return None
 
 
-def check_is_new(series: Location, ended: Collection[str] = ()) -> None:
+def check_is_new(series: Location, ended: Collection[str]) -> None:
     """Raise ``MissingFile`` if there are checkpoints other than those ``ended``, and no state file."""
     numbers = numbers_in(series.storage, series.name)
     there = [

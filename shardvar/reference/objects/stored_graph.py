@@ -56,7 +56,7 @@ from shardvar.limits import MAX_NODES
 from shardvar.planning.index import EntryTable
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.slices import LOCAL_DEVICE, SliceTable, TensorTable, pad
-from shardvar.records import dataclass, field, frozen, replace
+from shardvar.records import field, frozen, mutable, replace
 from shardvar.reference.tracking import SLOT, ObjectGraph
 from shardvar.reference.variables import (
     AggregatingVariable,
@@ -137,7 +137,7 @@ def _nothing() -> Mapping[Any, Any]:
     return _NOTHING
 
 
-@dataclass(slots=True)
+@mutable(eq=True)
 class StoredNode:
     key: str | None = None
     """The key of its value as a variable, where one is stored."""
@@ -207,9 +207,9 @@ class _Tree:
 def encode_graph(
     graph: ObjectGraph,
     paths: Sequence[tuple[str, ...]],
-    states: Mapping[int, Iterable[str]] = _NOTHING,
+    states: Mapping[int, Iterable[str]],
     *,
-    with_trainable: bool = False,
+    with_trainable: bool,
 ) -> bytes:
     """Return the message of a graph; ``states`` are names of other attributes, by their objects."""
     # Slots are written by their owner.
@@ -428,7 +428,7 @@ looking up some 150."""
 # Store.
 
 
-def snapshot(keyed: Keyed, others: Sequence[tuple[str, Array]] = ()) -> ArraySource:
+def snapshot(keyed: Keyed, others: Sequence[tuple[str, Array]]) -> ArraySource:
     """Copy the values of all variables, as of one moment, and return them with other arrays."""
     rows = [_stored_parts(variable) for _, variable in keyed]
     with holding(resources_of(keyed)):
@@ -443,7 +443,7 @@ def snapshot(keyed: Keyed, others: Sequence[tuple[str, Array]] = ()) -> ArraySou
     return _source(keyed, rows, arrays, others)
 
 
-def in_place(keyed: Keyed, others: Sequence[tuple[str, Array]] = ()) -> ArraySource:
+def in_place(keyed: Keyed, others: Sequence[tuple[str, Array]]) -> ArraySource:
     """Return a ``snapshot`` without a copy; the caller holds the mutexes of ``resources_of``."""
     rows = [_stored_parts(variable) for _, variable in keyed]
     arrays = [

@@ -291,7 +291,7 @@ def plan_steps(
     variable: VariableInterface,
     slots: Mapping[str, VariableInterface],
     *,
-    touches_all_rows: bool = False,
+    touches_all_rows: bool,
     sum_squares: bool = False,
 ) -> list[Write]:
     if variable.dtype.kind in "iubO":

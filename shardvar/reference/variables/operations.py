@@ -254,7 +254,7 @@ def plan_replacements(resources: Sequence[Resource], values: Sequence[Array]) ->
 
 
 def plan_row_write(
-    resource: Resource, update: UpdateKind, rows: Ints, values: Array, order: Ints | None = None
+    resource: Resource, update: UpdateKind, rows: Ints, values: Array, order: Ints | None
 ) -> Write:
     """Return the write of ``values[order]`` to ascending ``rows``; strings are combined at once."""
     here, device = current_device(), resource.device

@@ -59,9 +59,9 @@ from shardvar.layout.dtypes import (
     python_number,
     widen_numbers,
 )
-from shardvar.planning.index import EntryTable, concatenate_entries
+from shardvar.planning.index import EntryTable, concatenate_entries, of_rows
 from shardvar.planning.slices import TensorTable
-from shardvar.records import entity, frozen, replace
+from shardvar.records import entity, frozen
 from shardvar.verbs.reader import Reader, has_settings
 
 T = TypeVar("T")
@@ -107,10 +107,7 @@ class Blocks:
     def entries_of(self, tensors: Sequence[int]) -> EntryTable:
         """The entries of some tensors, over a table of only these tensors, in the given order."""
         chosen = [self.order[self.bounds[tensor] : self.bounds[tensor + 1]] for tensor in tensors]
-        position = np.repeat(np.arange(len(chosen)), [len(rows) for rows in chosen])
-        taken = self.entries.take(np.concatenate([np.zeros(0, np.int64), *chosen]))
-        table = self.tensors.take(np.array(tensors, dtype=np.int64))
-        return replace(taken, slices=replace(taken.slices, tensors=table, tensor=position))
+        return of_rows(self.entries, tensors, chosen)
 
     def flat(self, tensor: int) -> FlatTensor:
         """A tensor whose bytes are read in C order."""

@@ -90,7 +90,6 @@ def carry_digests(
     may_lose: bool,
     work: WritePlan,
     reader: Reader,
-    source: Source,
     entries: EntryTable,
     names: Mapping[str, str],
     objects: Collection[str],
@@ -109,12 +108,12 @@ def carry_digests(
         keys = [*entries.slices.tensors.keys, *(names[key] for key in objects)]
         return _with(work, dict.fromkeys(keys, "0" * 64)), ""
     check_may_write(work)
-    found = _digests(source, entries, reader.path)
+    found = _digests(work.source, entries, reader.path)
     if objects:
         found |= digests_of(reader, objects, names=names)
     how = ", computed again" if is_carried else ""
     if is_carried and are_keys:
-        is_same, read = source is stored.source, names if reader is stored else stored
+        is_same, read = work.source is stored.source, names if reader is stored else stored
         try:
             carried = stored.digests
             for key, value in (found if is_same else digests_of(stored, {*read})).items():

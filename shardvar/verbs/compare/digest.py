@@ -32,8 +32,8 @@ from shardvar.engine.read import FlatTensor
 from shardvar.errors import READ_ERRORS, ReadError
 from shardvar.layout.dtypes import Array
 from shardvar.pictures.words import natural_key, one_line
-from shardvar.planning.index import take_tensors
-from shardvar.records import frozen, replace
+from shardvar.planning.index import rename_tensors, take_tensors
+from shardvar.records import frozen
 from shardvar.verbs.arguments import check_progress, named_arguments
 from shardvar.verbs.compare.blocks import Blocks, ReadBytes, batches, reads_of
 from shardvar.verbs.locate import Path, find_checkpoint
@@ -170,7 +170,7 @@ def digest(
 
 
 def digest_reader(
-    reader: Reader, progress: Progress = lambda _nbytes: None, keys: Collection[str] | None = None
+    reader: Reader, progress: Progress, keys: Collection[str] | None = None
 ) -> DigestReport:
     entries = reader.entries() if keys is None else take_tensors(reader.entries(), keys)
     errors: dict[str, ReadError] = {
@@ -238,10 +238,7 @@ def digests_of(
     """``names`` are the names that tensors have for their digests, if these are others."""
     entries = take_tensors(reader.entries(), keys)
     if names:
-        slices = entries.slices
-        renamed = [names.get(key, key) for key in slices.tensors.keys]
-        tensors = replace(slices.tensors, keys=renamed)
-        entries = replace(entries, slices=replace(slices, tensors=tensors))
+        entries = rename_tensors(entries, lambda key: names.get(key, key))
     try:
         return digests_of_blocks(Blocks.of_entries(reader.source, entries), progress=progress)
     except READ_ERRORS as error:

@@ -58,7 +58,7 @@ from shardvar.layout.dtypes import (
     to_round_once,
     widen_numbers,
 )
-from shardvar.records import dataclass, field, frozen, replace
+from shardvar.records import field, frozen, mutable, replace
 
 _Wide = tuple[float, int]
 """The number ``x * 2**e`` as (x, e) with 0.5 <= |x| < 1; (0.0, 0) for zero."""
@@ -299,7 +299,7 @@ class Difference:
         )
 
 
-@dataclass(slots=True)
+@mutable
 class Highest:
     """Largest distances so far, shared by threads: a lost update only judges a portion too many."""
 

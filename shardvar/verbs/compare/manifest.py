@@ -48,7 +48,7 @@ from shardvar.errors import (
     MissingFile,
     TargetExists,
 )
-from shardvar.formats.files import look_into, open_below, read_beginning, replace_file
+from shardvar.formats.files import first_bytes, look_into, open_below, read_beginning, replace_file
 from shardvar.formats.protocol import Source
 from shardvar.limits import MAX_MANIFEST_NBYTES
 from shardvar.pictures.words import count, natural_key
@@ -415,9 +415,7 @@ class Manifest:
 def manifest_path(found: Location) -> str:
     """Not the path of another program's checksum."""
     storage, name = neighbour(found, ENDING)
-    head = look_into(
-        storage, name, lambda file: file.read(0, min(file.size, _MOST_HEAD_NBYTES)), None
-    )
+    head = look_into(storage, name, lambda file: first_bytes(file, _MOST_HEAD_NBYTES), None)
     return found.path + (ENDING if head is None or is_digests(head) else f".shardvar{ENDING}")
 
 
@@ -483,7 +481,7 @@ def _content(storage: Storage, name: str, place: str) -> tuple[bool, bytes]:
         raise MalformedCheckpoint(error.cause, _WRITE_ONE) from None
     with closing(file):
         # Some other file may be of any size: its first line tells.
-        octets = bytes(file.read(0, min(file.size, _MOST_HEAD_NBYTES)))
+        octets = bytes(first_bytes(file, _MOST_HEAD_NBYTES))
         head = octets.decode("utf-8", "replace").partition("\n")[0]
         is_json = head.lstrip().startswith("{")
         if head != HEAD and not is_json:

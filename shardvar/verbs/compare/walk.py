@@ -15,7 +15,6 @@ from concurrent.futures import Executor
 from contextlib import closing, suppress
 from functools import partial
 from threading import Lock
-from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -121,7 +120,7 @@ def _of_side(side: str, function: Callable[[], Any]) -> Any:
 def rows_of_same_bytes(
     sides: Mapping[int, Sides],
     progress: Progress,
-    leaves: Mapping[int, LeafHashes] = MappingProxyType({}),
+    leaves: Mapping[int, LeafHashes],
 ) -> set[int]:
     """The tensors, of one dtype on both sides, whose verified bytes are equal; ``leaves`` gets the
     hashes of these bytes."""

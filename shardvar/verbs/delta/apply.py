@@ -479,15 +479,17 @@ class _Apply:
                 remedy = "Choose another format: format= (--format), or the ending of the target."
                 raise UnsupportedError(error.cause, remedy) from None
 
-        def stamp(source: Source, work: WritePlan) -> str | None:
+        def stamp(work: WritePlan) -> str | None:
             # What an interrupted run of another dialect has finished is written again.
             is_own = patched is not None and not self.others
-            base = digest_of_reshard([self.found], result, source, work) if is_own else None
+            base = digest_of_reshard([self.found], result, work) if is_own else None
             return None if base is None else self._stamp(base)
 
-        def move(work: WritePlan, source: Source, generation: str | None) -> WriteReport:
-            runner = None if patched is None else checked(source, self.progress, patched.finish)
-            return carry_out(work, source, generation, self.progress, runner)
+        def move(work: WritePlan, generation: str | None) -> WriteReport:
+            runner = None
+            if patched is not None:
+                runner = checked(work.source, self.progress, patched.finish)
+            return carry_out(work, generation, self.progress, runner)
 
         def carry_compared(work: WritePlan, *_: object, is_dry: bool) -> tuple[WritePlan, str]:
             # The digests of the last delta are compared before the commit.

@@ -295,7 +295,7 @@ class Delta:
                 f"{name!r}.",
                 COPY_AGAIN,
             )
-        dtype, shape = self.blocks.tensors.dtype(row), self.blocks.tensors.shape(row)
+        dtype, shape = self.blocks.tensors.fact(row)
         if change.kind == WHOLE and (dtype, shape) != (change.dtype, change.shape):
             raise invalid(
                 f"{self.path}: {key!r} is stored as {dtype} of {list(shape)}, and the table says "

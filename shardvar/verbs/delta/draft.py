@@ -20,15 +20,15 @@ from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import ITEMSIZES, Shape, code
 from shardvar.planning.index import (
     DELTA,
-    NO_CHECKSUM,
     EntryTable,
     Metadata,
     TableIndex,
     concatenate_entries,
+    rename_tensors,
     take_tensors,
 )
 from shardvar.planning.slices import TensorTable
-from shardvar.records import dataclass, entity, field, replace
+from shardvar.records import entity, field, mutable, replace
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.callbacks import OverlaidSource
 from shardvar.verbs.compare.blocks import NO_BYTES, ReadBytes, reads_of
@@ -78,7 +78,7 @@ def find_delta_target(path: Path, sources: Sequence[Location]) -> Location:
     return goal
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class DeltaDraft:
     """The frames of a delta that is being made, in a scratch file, one tensor after the other."""
 
@@ -231,10 +231,8 @@ class _ScratchSource(Source):
 def scratch_source(scratch: ScratchFile, stored: ScratchTensors) -> _ScratchSource:
     """Return the source of tensors in a scratch file: the dtype, the shape and the place of each."""
     tensors = TensorTable.of((key, dtype, shape) for key, (dtype, shape, _) in stored.items())
-    count = len(tensors)
     start = np.array([start for _, _, start in stored.values()], np.int64)
-    zeros, ones = np.zeros(count, np.int64), np.ones(count, np.bool)
-    entries = EntryTable(tensors.whole(), zeros, start, np.full(count, NO_CHECKSUM), ones)
+    entries = EntryTable.without_checksums(tensors.whole(), start)
     return _ScratchSource(scratch, TableIndex(entries, ["scratch"]))
 
 
@@ -270,13 +268,11 @@ def write_delta(
     if rest:
         whole = take_tensors(result.entries(), rest)
         slices = whole.slices
-        old = slices.tensors.keys
-        sizes |= zip(old, slices.nbytes_of_tensors().tolist(), strict=True)
-        tensors = replace(slices.tensors, keys=[WHOLE_PREFIX + key for key in old])
+        sizes |= zip(slices.tensors.keys, slices.nbytes_of_tensors().tolist(), strict=True)
         num_files = int(whole.file.max(initial=-1)) + 1
         entries = concatenate_entries(
             [
-                replace(whole, slices=replace(slices, tensors=tensors)),
+                rename_tensors(whole, lambda key: WHOLE_PREFIX + key),
                 replace(entries, file=entries.file + num_files),
             ]
         )
@@ -291,7 +287,7 @@ def write_delta(
     )
     # Move, compare and commit.
     runner = checked(source, progress, check)
-    written = preview(work, None) if dry_run else carry_out(work, source, None, progress, runner)
+    written = preview(work, None) if dry_run else carry_out(work, None, progress, runner)
     changes = tuple(_reported(each, draft, sizes) for each in contents.changes.values())
     return DeltaReport(written.path, contents.base, contents.result, changes, num_joined, dry_run)
 

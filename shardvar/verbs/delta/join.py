@@ -46,9 +46,9 @@ from shardvar.errors import (
 from shardvar.forks import new_lock
 from shardvar.formats.protocol import Source
 from shardvar.layout.dtypes import OWN_SIZE, STRING, Bools, Ints
-from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata, TableIndex
+from shardvar.planning.index import EntryTable, Metadata, TableIndex
 from shardvar.planning.slices import TensorTable
-from shardvar.records import dataclass, entity, field, replace
+from shardvar.records import entity, field, mutable, replace
 from shardvar.storage.protocol import Storage, Traits
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.arguments import check_progress, named_arguments
@@ -119,7 +119,7 @@ def patched_tensors(deltas: Sequence[Delta]) -> list[PatchedTensor]:
     return parts
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class _Tally:
     """The hashes of the leaves of one tensor that were made so far."""
 
@@ -153,13 +153,8 @@ class PatchedSource(Source):
         }
         changes = [part.change for part in parts.values()]
         tensors = TensorTable.of((each.key, each.dtype, each.shape) for each in changes)
-        count = len(changes)
-        entries = EntryTable(
-            tensors.whole(),
-            np.zeros(count, np.int64),
-            np.arange(count),
-            np.full(count, NO_CHECKSUM),
-            np.zeros(count, np.bool),
+        entries = EntryTable.without_checksums(
+            tensors.whole(), np.arange(len(changes)), plain=False
         )
         paths = {each.key: each.path for each in changes if each.path is not None}
         ties = {

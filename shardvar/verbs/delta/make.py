@@ -256,9 +256,9 @@ def _changes(
         kind = compared.kinds.get(key)
         if kind is None:
             kind = REMOVED if result is None else EQUAL if base == result else WHOLE
-        dtype, shape, encoding = tensors.dtype(row), tensors.shape(row), encodings.get(key, "")
-        about = paths.get(key), ties.get(key)
-        changes.append(DeltaRow(key, kind, dtype, shape, base, result, encoding, *about))
+        dtype, shape = tensors.fact(row)
+        about = encodings.get(key, ""), paths.get(key), ties.get(key)
+        changes.append(DeltaRow(key, kind, dtype, shape, base, result, *about))
     return changes
 
 
@@ -308,7 +308,7 @@ class _Comparison:
             kind = CHANGED if self.keeps_all or is_smaller else WHOLE
         if kind == CHANGED:
             self.draft.keep(key)
-        about = self.b.tensors.dtype(row), self.b.tensors.shape(row), leaves
+        about = *self.b.tensors.fact(row), leaves
         for tied in (key, *self.followers.get(key, ())):
             self.digests[tied] = digests_of_changes(tied, *about)
             self.kinds[tied] = kind

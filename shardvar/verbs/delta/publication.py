@@ -27,7 +27,7 @@ from shardvar.formats.sets import DELTA_ENCODING
 from shardvar.layout.dtypes import OWN_SIZE, code
 from shardvar.pictures.words import similar
 from shardvar.planning.index import OBJECTS, Metadata
-from shardvar.records import dataclass, field, frozen, replace
+from shardvar.records import field, frozen, mutable, replace
 from shardvar.storage.local import split_place
 from shardvar.storage.scratch import ScratchFile
 from shardvar.verbs.compare.blocks import Blocks
@@ -259,7 +259,7 @@ def _check_changes(changes: Sequence[DeltaRow], dialect: Dialect) -> None:
         )
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class _Encoder:
     """Encodes changed tensors, from their masks and their new bytes, into a scratch file."""
 
@@ -379,9 +379,7 @@ def write_published(
     work = plan_checkpoint(
         goal, entries, policy=None, partition=None, metadata=Metadata(), force=force, source=source
     )
-    written = (
-        preview(work, None) if dry_run else carry_out(work, source, None, lambda _nbytes: None)
-    )
+    written = preview(work, None) if dry_run else carry_out(work)
     tensors = tuple(
         TensorChange(
             each.key,

@@ -297,7 +297,7 @@ class Payloads:
                 yield source
         except StorageError as error:  # maybe only this machine's, such as its credentials
             where = f"A worker on {platform.node()}, process {os.getpid()}"
-            raise type(error)(f"{where}: {error.cause}", error.remedy) from error
+            raise error.at(where) from error
         finally:
             _working.pop()
 
@@ -474,7 +474,7 @@ def payload_checker(
     found: Location,
     source: Source,
     progress: Progress,
-    odd: Odd | None = None,
+    odd: Odd | None,
 ) -> Check:
     if executor is None:
         return partial(check_payloads, source, progress=progress, odd=odd)

@@ -41,7 +41,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import cast
 
 from shardvar import errors
@@ -60,7 +60,7 @@ from shardvar.planning.index import Metadata
 from shardvar.planning.plan import name_processes
 from shardvar.planning.policies.policy import EACH_PROCESS
 from shardvar.planning.slices import TensorTable
-from shardvar.records import dataclass
+from shardvar.records import mutable
 from shardvar.verbs.save import WRITER
 from shardvar.verbs.together.run import END, LEFT, SAVE_AGAIN, OwnShare, Run, WaitPace, pace_of
 from shardvar.verbs.together.share_files import (
@@ -102,9 +102,8 @@ def read_end(run: Run, token: str, *, known: set[str] | None = None) -> str | Sh
     if known is not None and name in known:
         return "commit"
     try:
-        file = run.target.storage.open(name)
-        content = file.read(0, file.size)
-        file.close()
+        with closing(run.target.storage.open(name)) as file:
+            content = file.read(0, file.size)
     except MissingFile:  # removed since, by a commit
         return None
     try:
@@ -377,7 +376,7 @@ def twice_error(run: Run, process: int) -> ArgumentError:
 # --- A save by one process
 
 
-@dataclass(slots=True)
+@mutable
 class _Data:
     held: Holding
     nonce: str = ""

@@ -48,7 +48,7 @@ from shardvar.layout.region import read_integer
 from shardvar.limits import MAX_FILES
 from shardvar.planning.index import SOME_PROCESSES
 from shardvar.planning.plan import check_replicas
-from shardvar.records import dataclass, field, frozen, replace
+from shardvar.records import field, frozen, mutable, replace
 from shardvar.storage.local import LocalStorage
 from shardvar.storage.posix import HeldDirectory
 from shardvar.verbs.arguments import check_string
@@ -441,7 +441,7 @@ _GROUP_SECONDS = 1.0, 8.0
 """The first and the longest pause between two questions to the group: each leaves a few bytes in it."""
 
 
-@dataclass(slots=True)
+@mutable
 class WaitPace:
     """The pauses of one process that waits."""
 

@@ -53,7 +53,7 @@ from shardvar.layout.dtypes import ITEMSIZES, Array, Bools, Ints, Shape
 from shardvar.layout.region import overlapping_pairs
 from shardvar.planning.index import DIGEST_NBYTES, EntryTable
 from shardvar.planning.slices import SliceTable
-from shardvar.records import dataclass, entity, field, replace
+from shardvar.records import entity, field, mutable, replace
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.compare.blocks import Blocks, read_portion
 from shardvar.verbs.compare.claims import check_can_refer, entries_alike
@@ -134,7 +134,7 @@ def find_older(base: Path, target: Location) -> OlderIndex:
     return OlderIndex.read(target.storage.refreshed(), found.name)
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class ShareBase:
     """The slices of one process, compared with an older checkpoint."""
 
@@ -469,7 +469,7 @@ def older_of_shares(
 _MOST_NBYTES = 24 << 20
 """The hashes that a share stores at most, of 768 GiB: the commit makes the others."""
 
-SlicePlace = tuple[str, tuple[int, ...]]
+SlicePlace = tuple[str, Shape]
 """The key and the offset of a slice with elements, which no other one of a process has."""
 StoredLeaves = Mapping[SlicePlace, Mapping[int, bytes]]
 """The hashes of leaves by their numbers, of each slice."""

@@ -20,7 +20,7 @@ which is not read: the shares of another attempt have another token.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -111,7 +111,7 @@ class LocalShard:
 
     array: npt.ArrayLike
     offset: tuple[int, ...]
-    full_shape: tuple[int, ...]
+    full_shape: Shape
     region: Region = field(init=False)
     """The region that the array holds, in the coordinates of the whole tensor."""
 
@@ -378,7 +378,7 @@ def save_alone(
     )
     if options.digest:
         work = digest_arrays(work, source)
-    return carry_out(work, source, None, lambda _: None)
+    return carry_out(work)
 
 
 @named_arguments
@@ -478,7 +478,7 @@ def _plan(
     rows, slices = rows[order], slices.take(order)
     assignment = Assignment(slices, np.zeros_like(rows), int(len(rows) > 0), about.description)
     decision = Decision(assignment, plan_of_slices(stored.slices, rows, slices), 0.0)
-    work = WritePlan(target, stored, about, False, False, decision)
+    work = WritePlan(target, stored, source, about, False, False, decision)
     if target.storage.local_path is None:
         target.storage.check_writable(target.stem)
     of_all = replace(decision, assignment=replace(assignment, num_files=saved.count))
@@ -540,13 +540,10 @@ def _report_of_share(held: Holding, work: WritePlan) -> WriteReport:
 
 def _report(found: Location) -> WriteReport:
     """Return the report of a checkpoint, or of a share, that is in place."""
-    source = found.open()
-    try:
+    with closing(found.open()) as source:
         index = outline_of(source.index)
         entries = concatenate_entries(list(index.scan()))
         metadata, num_files = source.index.metadata, len(source.index.files)
-    finally:
-        source.close()
     nbytes = int(entries.slices.nbytes.sum())
     # Objects of the metadata have the number of the first file, also if there is none.
     sizes = sum_by(entries.file, entries.slices.nbytes, max(num_files, 1))

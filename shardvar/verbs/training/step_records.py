@@ -24,7 +24,6 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -39,6 +38,7 @@ from shardvar.errors import (
 from shardvar.formats.table import format_named, names_of_target
 from shardvar.formats.unfinished import are_of_removal, files_left, is_share_file
 from shardvar.planning.index import PART
+from shardvar.records import frozen, replace
 from shardvar.storage.local import split_place
 from shardvar.storage.protocol import Storage
 from shardvar.verbs.arguments import as_array, check_mapping
@@ -56,7 +56,7 @@ MODES = "min", "max"
 """Is a small value good, or a large one?"""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepRules:
     last: int | None = None
     """The number of the newest steps that stay; None for all."""
@@ -232,7 +232,7 @@ StepKey = tuple[int, int]
 """The number of a step, and the number of its save; 0 if it is not known."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SavedStep:
     """A whole step in a directory."""
 
@@ -244,7 +244,7 @@ class SavedStep:
     """The value that was saved with it; None without one."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RestoredStep(SavedStep):
     """The step that a job resumes from."""
 
@@ -252,7 +252,7 @@ class RestoredStep(SavedStep):
     """The result of the function that loads: of ``sv.load`` the arrays."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepRecord:
     number: int
     name: str

@@ -400,9 +400,9 @@ class _Fitting:
         matches, alike = [*matches], dict[tuple[Any, ...], list[Match]]()
         counts = count_numbers(fitted.source, matches)
         for match in matches:
-            self.taken[match.key].append(number)
-            numbers = counts[tuple(match.texts.values())]
             if match.key in self.tensors:
+                self.taken[match.key].append(number)
+                numbers = counts[tuple(match.texts.values())]
                 facts = *self.tensors[match.key], self.encodings.get(match.key), *numbers.items()
                 alike.setdefault(facts, []).append(match)
         for (dtype, shape, encoding, *sizes), rows in alike.items():
@@ -455,6 +455,7 @@ class _Fitting:
     def _take_object(self, fitted: FittedRule, match: Match) -> None:
         """Rename an object, or leave it out: it has no elements to move."""
         rule, others = fitted.rule, self.taken[match.key]
+        others.append(fitted.number)
         if len(others) > 1:
             raise MapError(
                 f"{match.key!r} is matched by rule {others[0] + 1} too.", "Keep one of the rules."

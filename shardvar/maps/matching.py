@@ -26,7 +26,7 @@ from contextlib import closing
 from decimal import Decimal
 from difflib import SequenceMatcher, get_close_matches
 from fractions import Fraction
-from itertools import compress, count, islice
+from itertools import compress, islice
 from math import inf, prod
 from typing import Any
 
@@ -383,13 +383,12 @@ def find_matches(fitted: FittedSide, hits: Sequence[Hit]) -> Matches:
         for name, values in split_numbers(numbers, axis, sizes).items():
             bounds, limit = fitted.bounds(name), sizes.get(name, inf)
             leave(values, bounds.start, inf if bounds.stop is None else bounds.stop)
-            wrong = [row for row in compress(count(), is_taken) if values[row] >= limit]
-            if wrong:
-                raise MapError(
-                    f"The key {hits[wrong[0]][0]!r} has {name} = {values[wrong[0]]}, and {name} has "
-                    f"the extent {limit}.",
-                    f"Give another size of {name}, or a rule for the other keys.",
-                )
+            for (key, _), number, is_own in zip(hits, values, is_taken, strict=True):
+                if is_own and number >= limit:
+                    raise MapError(
+                        f"The key {key!r} has {name} = {number}, and {name} has the extent {limit}.",
+                        f"Give another size of {name}, or a rule for the other keys.",
+                    )
             if not bounds.is_single:
                 indices[name] = [number - bounds.start for number in values]
     return Matches([key for key, _ in hits], indices, texts).where(is_taken)
@@ -419,25 +418,22 @@ def write_keys(
                     )
             limit = min([stop for stop in (bounds.stop, full) if stop is not None], default=inf)
             own = [bounds.start + number for number in matches.indices.get(name, zeros)]
-            if is_target and max(own, default=0) >= limit:
-                row = next(row for row, number in enumerate(own) if number >= limit)
-                raise MapError(
-                    f"{matches.keys[row]!r} has {name} = {own[row]}, and the target has {limit} of it.",
-                    f"Choose another range of {name}, or another size.",
-                )
+            for key, number in zip(matches.keys, own, strict=True):
+                if is_target and number >= limit:
+                    raise MapError(
+                        f"{key!r} has {name} = {number}, and the target has {limit} of it.",
+                        f"Choose another range of {name}, or another size.",
+                    )
             numbers = [high * (full or 0) + low for high, low in zip(numbers, own, strict=True)]
         if isinstance(part, WordPart):
             columns.append([part.words[number] for number in numbers])
             continue
         shift = part.shift.integer(fitted.size_of)
-        shifted = [number + shift for number in numbers]
-        if min(shifted, default=0) < 0:
-            row = next(row for row, number in enumerate(shifted) if number < 0)
-            raise MapError(
-                f"{matches.keys[row]!r} would get the number {shifted[row]}.",
-                "Add to it in the rule.",
-            )
-        columns.append(shifted)
+        for key, number in zip(matches.keys, numbers, strict=True):
+            if number + shift < 0:
+                cause = f"{key!r} would get the number {number + shift}."
+                raise MapError(cause, "Add to it in the rule.")
+        columns.append([number + shift for number in numbers])
     rows = zip(*columns, strict=True) if columns else [()] * len(zeros)
     return [form % row for row in rows]
 

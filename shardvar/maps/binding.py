@@ -27,14 +27,14 @@ from shardvar.maps.expressions import (
     operator_of,
     subtrees,
 )
-from shardvar.maps.language import MapRule, NumberPart, Side
+from shardvar.maps.language import MapRule, WordPart, names_of_part
 from shardvar.maps.matching import (
     Match,
-    RuleExtents,
+    Matches,
     find_matches,
     match_keys,
     nearest_key,
-    write_key,
+    write_keys,
 )
 from shardvar.maps.plan import Arithmetic, Piece, View
 from shardvar.maps.proof import (
@@ -44,12 +44,11 @@ from shardvar.maps.proof import (
     Problem,
     TensorAxes,
     TensorFacts,
-    Use,
     axes_of,
     merge,
-    write_parts,
 )
 from shardvar.pictures.words import human_shape
+from shardvar.records import replace
 
 _MOST_TERMS = 1 << 16
 """Tensors of one rule and target."""
@@ -59,14 +58,14 @@ def numbers_of_others(fitted: FittedRule, tensors: Mapping[str, TensorFacts]) ->
     """Return the extents of indices of the target in keys of tensors, and not in the source's key."""
     rule, numbers = fitted.rule, dict[str, int]()
     of_source, summed = {*rule.source.key.indices()}, rule.summed()
-    for side, extents in zip(rule.tensors, fitted.of_tensors, strict=True):
+    for side, own in zip(rule.tensors, fitted.tensors, strict=True):
         names = side.free().intersection(side.key.indices()) - of_source - summed
         if names:
             hits = [(key, found[0][1]) for key, found in match_keys([side.key], tensors) if found]
-            for match in find_matches(side, extents, hits, fitted.size_of):
-                for name in names:
-                    numbers[name] = max(numbers.get(name, 0), match.indices[name] + 1)
-            numbers |= {name: 0 for name in names if name not in numbers}
+            matches = find_matches(own, hits)
+            for name in names:
+                last = max(matches.indices.get(name, ()), default=-1)
+                numbers[name] = max(numbers.get(name, 0), last + 1)
     if prod(numbers.values()) > _MOST_TERMS:
         raise MapError(f"{rule.text!r} stands for too many tensors.", "Write it in steps.")
     return numbers
@@ -80,33 +79,19 @@ def bind(
 ) -> Binding | None:
     """Return the tensors of a rule for a key of its source; None if one is not there, or not a float."""
     rule, summed = fitted.rule, fitted.rule.summed()
-    keys, at = dict[tuple[int, ...], str](), dict[str, int](match.indices)
-    in_keys = []
+    keys, in_keys = dict[tuple[int, ...], str](), []
     for place, side in enumerate(rule.tensors):
-        names = [name for name in side.key.indices() if name in summed and name in side.free()]
-        in_keys.append(tuple(names))
+        names = tuple(name for name in side.key.indices() if name in summed and name in side.free())
+        in_keys.append(names)
         if prod(numbers.get(name, 1) for name in names) > _MOST_TERMS:
             raise MapError(f"{side.text!r} stands for too many tensors.", "Sum them in steps.")
-        extents = fitted.of_tensors[place]
-
-        def full_of(name: str, extents: RuleExtents = extents) -> int | None:
-            return extents.full(name, False, numbers.get(name))
-
-        for values in product(*(range(numbers.get(name, 1)) for name in names)):
-            here = {**at, **dict(zip(names, values, strict=True))}
-
-            def value_of(
-                name: str,
-                _: int | None,
-                extents: RuleExtents = extents,
-                here: Mapping[str, int] = here,
-            ) -> int:
-                return extents.bounds(name, False).start + here.get(name, 0)
-
-            key = write_parts(fitted, match, side.key, full_of, value_of)
-            if key not in tensors or "float" not in tensors[key][0]:
-                return None
-            keys[place, *values] = key
+        choices = [*product(*(range(numbers.get(name, 1)) for name in names))]
+        indices = [{**match.indices, **dict(zip(names, each, strict=True))} for each in choices]
+        rows = Matches.of([replace(match, indices=each) for each in indices])
+        written = write_keys(fitted.tensors[place], rows, numbers)
+        if any(key not in tensors or "float" not in tensors[key][0] for key in written):
+            return None
+        keys |= {(place, *each): key for each, key in zip(choices, written, strict=True)}
     axes, known = _extents(fitted, keys, {**numbers}, tensors)
     known = {name: count for name, count in known.items() if name not in match.indices}
     return Binding(tuple(in_keys), keys, axes, known)
@@ -126,7 +111,7 @@ def _extents(
     while left:
         problem, before = None, len(left)
         for place in [*left]:
-            side, extents, key = rule.tensors[place], fitted.of_tensors[place], first[place]
+            side, key = rule.tensors[place], first[place]
             shape = tensors[key][1]
             here = f"{key!r} of {human_shape(shape)}"
             for axis, extent in zip(side.axes, shape, strict=False):
@@ -134,13 +119,10 @@ def _extents(
                 if name in owners and name not in side.ranges and known[name] != extent:
                     raise _unlike(name, known[name], owners[name], extent, here)
 
-            def full(name: str, extents: RuleExtents = extents, side: Side = side) -> int | None:
-                given = extents.full(name, False)
-                return known.get(name) if given is None and name not in side.ranges else given
-
             may_cut = side is rule.source and not rule.summed()
             try:
-                placed, selected = axes_of(side, shape, key, full, extents.source, may_cut=may_cut)
+                fitted_side = fitted.tensors[place]
+                placed, selected = axes_of(fitted_side, shape, key, known, may_cut=may_cut)
             except MapError as error:
                 problem = problem or error
                 continue
@@ -177,23 +159,6 @@ def target_dtype(rule: MapRule, binding: Binding, tensors: Mapping[str, TensorFa
     return next(iter(kinds))
 
 
-def uses_of(contribution: Contribution) -> list[tuple[str, Use]]:
-    """Return what a contribution holds of each tensor; ``Use.rule`` is the rule that it is written in."""
-    binding, rule = contribution.binding, contribution.fitted.rule
-    if binding is None:
-        return []
-    found = []
-    for (place, *_), key in binding.keys.items():
-        placed, origin = binding.axes[place], rule.origins[place]
-        names = {name for axis in placed.axes for name in axis}
-        fixed = {name: value for name, value in contribution.fixed.items() if name in names}
-        number = contribution.number if origin is None else origin
-        found.append(
-            (key, placed.use(number, fixed, contribution.selected, is_again=rule.is_again))
-        )
-    return found
-
-
 def computed_piece(contribution: Contribution, target: TensorAxes) -> Piece:
     rule, binding = contribution.fitted.rule, contribution.binding
     if binding is None:
@@ -223,14 +188,13 @@ class _Compiler:
         self.contribution, self.binding, self.names = contribution, binding, names
         self.views = list[View]()
         self.rule = contribution.fitted.rule
-        starts = {n: b.start for n, b in contribution.fitted.extents.target.items()}
-        self.starts = starts
-        self.fixed = {n: starts.get(n, 0) + value for n, value in contribution.fixed.items()}
+        self.starts = contribution.fitted.target.starts()
+        self.fixed = {n: self.starts.get(n, 0) + value for n, value in contribution.fixed.items()}
 
     def size_of(self, name: str) -> Any:
         extents = self.contribution.selected
         try:
-            return self.contribution.fitted.size_of(name)
+            return self.contribution.fitted.target.size_of(name)
         except MapError as error:
             if name in extents:
                 return extents[name]
@@ -381,19 +345,21 @@ def _partners(key: str, rule: MapRule, size_of: SizeOf) -> Iterator[str]:
     summed = rule.summed()
     for side in rule.tensors:
         ((_, hits),) = match_keys([side.key], [key])
-        named = dict(zip(_part_names(side), hits[0][1], strict=True)) if hits else {}
+        named = {
+            names_of_part(part): part.words.index(text) if isinstance(part, WordPart) else text
+            for _, texts in hits
+            for part, text in zip(side.key.named_parts(), texts, strict=True)
+        }
         for other in (side, *rule.tensors) if hits else ():
-            choices = list[Sequence[int | str]]()
-            for name in _part_names(other):
-                is_summed = summed.issuperset(name if isinstance(name, tuple) else (name,))
-                count = (
-                    _count(name if isinstance(name, str) else name[0], size_of) if is_summed else 1
-                )
-                choices.append(
-                    range(count) if count > 1 else [named[name]] if name in named else []
-                )
-            for values in product(*choices):
-                yield write_key(other.key, values)
+            choices = list[list[str]]()
+            for part in other.key.parts:
+                names = names_of_part(part)
+                count = _count(names[0], size_of) if names and summed.issuperset(names) else 1
+                values = range(count) if count > 1 else [named[names]] if names in named else []
+                words = part.words if isinstance(part, WordPart) else ()
+                written = [words[int(each)] if words else str(each) for each in values]
+                choices.append([part] if isinstance(part, str) else written)
+            yield from map("".join, product(*choices))
 
 
 def _count(name: str, size_of: SizeOf) -> int:
@@ -402,8 +368,3 @@ def _count(name: str, size_of: SizeOf) -> int:
         return int(size_of(name))
     except (MapError, TypeError):
         return 1
-
-
-def _part_names(side: Side) -> list[Any]:
-    parts = [part for part in side.key.parts if not isinstance(part, str)]
-    return [part.axis if isinstance(part, NumberPart) else part.name for part in parts]

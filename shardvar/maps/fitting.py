@@ -10,17 +10,18 @@ Nothing of a tensor is read but its name, its dtype and its shape. All problems 
 does not stop the search for others.
 
 Most rules of most maps only rename: ``KEY -> KEY``, with the same axes on both sides. The elements
-that such a rule moves are known without a look at any tensor, so a key only has a pair of
-names, and a model of a million tensors takes a few columns. Where a key is not as simple as that,
-nothing is returned, and the plain way (``matching``, ``contributions``) finds the problem.
+that such a rule moves are known without a look at any tensor, so its keys only have new names, and a
+model of a million tensors takes a few columns. If that fails, or another rule has the same keys or
+names, the rule contributes key by key as all others do, which finds the problem.
 """
 
 import math
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from functools import partial
-from itertools import chain, compress, count, product
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain, count, product
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -31,31 +32,27 @@ from shardvar.maps.binding import (
     computed_piece,
     numbers_of_others,
     target_dtype,
-    uses_of,
     why_unused,
 )
 from shardvar.maps.expressions import SizeOf
-from shardvar.maps.language import (
-    ELLIPSIS,
-    KeyPart,
-    KeyPattern,
-    MapRule,
-    NumberPart,
-    TextPart,
-    WordPart,
-)
+from shardvar.maps.language import ELLIPSIS, KeyPattern, MapRule
 from shardvar.maps.matching import (
+    NEAR,
+    Hit,
     Match,
-    Values,
+    Matches,
     count_numbers,
     find_matches,
+    likeness,
     match_keys,
     matches_key,
     nearest_key,
-    rule_extents,
+    nearest_rule,
     solve,
+    why_unmatched,
+    write_keys,
 )
-from shardvar.maps.plan import MapPlan, Piece, Target, View
+from shardvar.maps.plan import MapPlan, Target
 from shardvar.maps.proof import (
     MOST_PROBLEMS,
     Contribution,
@@ -69,9 +66,11 @@ from shardvar.maps.proof import (
     check_uses,
     contributions_of,
     find_element,
+    fit_rule,
     missing_key,
+    name_rules,
     piece_of,
-    target_key,
+    quoted_key,
 )
 from shardvar.records import field, frozen, mutable, replace
 
@@ -113,120 +112,37 @@ def is_rename(rule: MapRule) -> bool:
     return rule.keeps_tensors and not rule.exception
 
 
-def renamed_keys(
-    fitted: FittedRule, found: Sequence[tuple[str, Values]], tensors: Mapping[str, TensorFacts]
-) -> dict[str, str] | None:
-    """``{match.key: target_key(match) for match in find_matches(found)}``, or None if unsure."""
-    rule, extents, size_of = fitted.rule, fitted.extents, fitted.size_of
-    if rule.target is None or not found:
-        return {}
-    columns = _indices(fitted, found)
-    if columns is None:
-        return None
-    keys, indices = columns
-    shapes = {} if rule.source.axes == (ELLIPSIS,) else {tensors[key][1]: key for key in keys}
-    try:
-        for shape, key in shapes.items():
-            axes_of(rule.source, shape, key, lambda n: extents.full(n, False), extents.source)
-    except MapError:
-        return None
-    form, written = "", list[Sequence[int | str]]()
-    for part in rule.target.key.parts:
-        if isinstance(part, str):
-            form += part.replace("%", "%%")
-            continue
-        form += "%s"
-        if isinstance(part, TextPart):
-            written.append(indices[part.name])
-            continue
-        name = _index_of(part)
-        if name is None:
-            return None
-        bounds = extents.bounds(name, True)
-        numbers = [bounds.start + int(each) for each in indices.get(name, [0] * len(keys))]
-        words = part.words if isinstance(part, WordPart) else ()
-        stop = len(words) if words else max(numbers, default=0) + 1
-        stop = stop if bounds.stop is None else min(stop, bounds.stop)
-        shift = part.shift.integer(size_of) if isinstance(part, NumberPart) else 0
-        if numbers and (min(numbers) + shift < 0 or max(numbers) >= stop):
-            return None
-        written.append([words[each] if words else each + shift for each in numbers])
-    rows = zip(*written, strict=True) if written else [()] * len(keys)
-    return dict(zip(keys, map(form.__mod__, rows), strict=True))
-
-
-def _indices(
-    fitted: FittedRule, found: Sequence[tuple[str, Values]]
-) -> tuple[list[str], dict[str, Sequence[int | str]]] | None:
-    """The keys that a rule takes, with their texts, and their indices from the start of each range."""
-    extents, is_taken = fitted.extents, [True] * len(found)
-    parts = [part for part in fitted.rule.source.key.parts if not isinstance(part, str)]
-    indices, last = dict[str, Sequence[int | str]](), dict[str, int]()
-    for part, column in zip(
-        parts, zip(*(values for _, values in found), strict=True), strict=False
-    ):
-        if isinstance(part, TextPart):
-            indices[part.name] = column
-            continue
-        name = _index_of(part)
-        if name is None:
-            return None
-        bounds, shift = extents.bounds(name, False), 0
-        if isinstance(part, NumberPart):
-            shift, full = part.shift.integer(fitted.size_of), extents.full(name, False)
-            last |= {} if full is None else {name: full - bounds.start}
-        numbers = [int(each) - shift - bounds.start for each in column]
-        stop = max(numbers) + 1 if bounds.stop is None else bounds.stop - bounds.start
-        if min(numbers) < 0 or max(numbers) >= stop:
-            is_taken = [a and 0 <= b < stop for a, b in zip(is_taken, numbers, strict=True)]
-        indices[name] = numbers
-    keys = [key for key, _ in found]
-    if not all(is_taken):
-        keys = [*compress(keys, is_taken)]
-        indices = {name: [*compress(column, is_taken)] for name, column in indices.items()}
-    is_past = any(indices[name] and max(map(int, indices[name])) >= n for name, n in last.items())
-    return None if is_past else (keys, indices)
-
-
-def _index_of(part: KeyPart) -> str | None:
-    """The index that a part of a key has; None if it has several."""
-    if isinstance(part, NumberPart):
-        return part.axis[0] if len(part.axis) == 1 else None
-    return part.name if isinstance(part, WordPart | TextPart) else None
-
-
-KnownTargets = dict[tuple[object, ...], Target]
-"""Targets that were made, by all that they depend on but names."""
+def new_names(
+    fitted: FittedRule, matches: Matches, tensors: Mapping[str, TensorFacts]
+) -> dict[str, str]:
+    """Return the names that a rule gives to whole tensors, by key, without a look at each of them."""
+    is_any = fitted.rule.source.axes == (ELLIPSIS,)
+    shapes = {} if is_any else {tensors[key][1]: key for key in matches.keys}
+    for shape, key in shapes.items():
+        axes_of(fitted.source, shape, key, {})
+    names = write_keys(fitted.target, matches, {}, is_target=True)
+    return dict(zip(matches.keys, names, strict=True))
 
 
 def join_contributions(
     key: str,
     contributions: Sequence[Contribution],
     others: Collection[str],
-    known: KnownTargets,
+    known: dict[tuple[object, ...], Target],
 ) -> Target:
     """Most targets of a rule differ only in names, so one is made, and noted in ``known``."""
-    if any(contribution.fitted.rule.has_arithmetic for contribution in contributions):
+    if any(contribution.binding for contribution in contributions):
         return _join(key, contributions, others)
-    cause = tuple(map(_cause, contributions))
+    # Tensors that have their axes in common also have all else, but fixed indices and cut blocks.
+    cause = tuple(
+        (id(each.source), each.fixed_in((*each.axes, *each.source.axes)), *each.selected.items())
+        for each in contributions
+    )
     if cause not in known:
         known[cause] = _join(key, contributions, others)
-    target, pieces = known[cause], list[Piece]()
-    for piece, each in zip(target.pieces, contributions, strict=True):
-        source = View(each.match.key, piece.source.start, piece.source.steps)
-        filled = View(each.target, piece.target.start, piece.target.steps)
-        pieces.append(Piece(piece.rule, piece.shape, source, filled))
-    return Target(key, target.dtype, target.shape, tuple(pieces), target.fill)
-
-
-def _cause(contribution: Contribution) -> tuple[object, ...]:
-    """Return all that a piece depends on, but names."""
-    source = contribution.source
-    return (
-        *(contribution.number, contribution.dtype, id(source), contribution.axes),
-        contribution.fixed_in((*contribution.axes, *source.axes)),
-        *(tuple(contribution.selected.items()), tuple(contribution.full.items())),
-    )
+    pairs = zip(known[cause].pieces, contributions, strict=True)
+    pieces = tuple([piece.between(each.match.key, each.target) for piece, each in pairs])
+    return replace(known[cause], key=key, pieces=pieces)
 
 
 def _join(key: str, contributions: Sequence[Contribution], others: Collection[str]) -> Target:
@@ -234,8 +150,7 @@ def _join(key: str, contributions: Sequence[Contribution], others: Collection[st
     dtypes = {contribution.dtype: contribution for contribution in reversed(contributions)}
     if len(dtypes) > 1:
         some = ", ".join(
-            f"{contribution.match.key!r} of {dtype} by {_rule(contribution)}"
-            for dtype, contribution in dtypes.items()
+            f"{each.match.key!r} of {dtype} by {_rule(each)}" for dtype, each in dtypes.items()
         )
         raise MapError(
             f"it is made of tensors of several dtypes: {some}.",
@@ -243,12 +158,10 @@ def _join(key: str, contributions: Sequence[Contribution], others: Collection[st
         )
     uses, pieces = [], []
     for contribution, full in zip(contributions, fulls, strict=True):
-        starts = {name: bounds.start for name, bounds in contribution.fitted.extents.target.items()}
+        starts = contribution.fitted.target.starts()
         placed = TensorAxes(contribution.axes, full, starts, contribution.cut)
-        names = [name for axis in contribution.axes for name in axis]
-        fixed = {name: value for name, value in contribution.fixed.items() if name in names}
-        use = placed.use(contribution.number, fixed, contribution.selected)
-        for name, begin, number in zip(names, use.begins, use.counts, strict=True):
+        use = placed.use(contribution.number, contribution.fixed, contribution.selected)
+        for name, begin, number in zip(full, use.begins, use.counts, strict=True):
             if begin + number > full[name]:
                 near = [each for each in contributions if each.number != contribution.number]
                 by = f" by {_rule(near[0])}" if near else ""
@@ -270,20 +183,19 @@ def _join(key: str, contributions: Sequence[Contribution], others: Collection[st
 
 def _shape(contributions: Sequence[Contribution]) -> tuple[tuple[int, ...], list[dict[str, int]]]:
     """The shape of a target, and the full extents of its indices for each contribution."""
-    rank = len(contributions[0].axes)
+    first, rank = contributions[0], len(contributions[0].axes)
     for contribution in contributions:
         if len(contribution.axes) != rank:
             raise MapError(
-                f"{_rule(contributions[0])} makes {rank} axes, and {_rule(contribution)} makes "
+                f"{_rule(first)} makes {rank} axes, and {_rule(contribution)} makes "
                 f"{len(contribution.axes)}.",
                 "Write the same axes in all rules that fill it.",
             )
-    shape, stops = list[int](), dict[str, int]()
+    shape, fulls = list[int](), [dict[str, int]() for _ in contributions]
     for axis in range(rank):
         known = dict[int, Contribution]()
         for contribution in contributions:
-            extent = contribution.extent(axis)
-            if extent is not None:
+            if (extent := contribution.extent(axis)) is not None:
                 known.setdefault(extent, contribution)
         if len(known) > 1:
             (a, one), (b, other), *_ = known.items()
@@ -292,12 +204,28 @@ def _shape(contributions: Sequence[Contribution]) -> tuple[tuple[int, ...], list
                 f"{_rule(other)} from {other.match.key!r}.",
                 "Parts of one tensor agree on its shape: correct the sizes, or the rules.",
             )
-        shape.append(next(iter(known)) if known else _union(contributions, axis, stops))
-    return tuple(shape), [_full(contribution, shape, stops) for contribution in contributions]
+        # If no rule knows the extent, it is as far as all ranges reach.
+        stops = {} if known else _stops(contributions, axis)
+        reached = [prod(_sizes(each, axis, stops).values()) for each in contributions]
+        shape.append(next(iter(known), max(reached)))
+        for contribution, full in zip(contributions, fulls, strict=True):
+            names = contribution.axes[axis]
+            sizes = _sizes(contribution, axis, stops if names[1:] else {})
+            where = f"the target of {_rule(contribution)}"
+            full |= sizes if names in contribution.cut else solve(names, shape[-1], sizes, where)
+    return tuple(shape), fulls
 
 
-def _union(contributions: Sequence[Contribution], axis: int, stops: dict[str, int]) -> int:
-    """The extent of an axis; notes the extents of its indices, as far as all ranges reach, in ``stops``."""
+def _sizes(contribution: Contribution, axis: int, stops: Mapping[str, int]) -> dict[str, int]:
+    """The full extents of the indices of an axis, as far as they are known."""
+    known = {name: size for name, size in contribution.full.items() if size is not None}
+    full = {**stops, **known}
+    return {name: full[name] for name in contribution.axes[axis] if name in full}
+
+
+def _stops(contributions: Sequence[Contribution], axis: int) -> dict[str, int]:
+    """The largest stop of each index of an axis whose extent no rule knows."""
+    stops = dict[str, int]()
     for contribution in contributions:
         for name in contribution.axes[axis]:
             if contribution.full[name] is not None:
@@ -308,40 +236,12 @@ def _union(contributions: Sequence[Contribution], axis: int, stops: dict[str, in
                     "know what to fill.",
                     f"Give {name} in sizes, or --size {name}=N.",
                 )
-            bounds = contribution.fitted.extents.bounds(name, True)
-            stop = bounds.stop
-            if stop is None:
-                stop = bounds.start + contribution.selected[name]
+            bounds = contribution.fitted.target.bounds(name)
+            stop = (
+                bounds.start + contribution.selected[name] if bounds.stop is None else bounds.stop
+            )
             stops[name] = max(stops.get(name, 0), stop)
-    extent = 0
-    for contribution in contributions:
-        sizes = {name: contribution.full[name] for name in contribution.axes[axis]}
-        extent = max(extent, prod(stops[n] if size is None else size for n, size in sizes.items()))
-    stops |= {
-        name: extent
-        for each in contributions
-        for name in each.axes[axis][-1:]
-        if not each.axes[axis][1:]
-    }
-    return extent
-
-
-def _full(
-    contribution: Contribution, shape: Sequence[int], stops: Mapping[str, int]
-) -> dict[str, int]:
-    """The full extents of the target's indices for one contribution."""
-    full = dict[str, int]()
-
-    def known(name: str) -> int | None:
-        size = contribution.full[name]
-        return stops.get(name) if size is None else size
-
-    for axis, extent in zip(contribution.axes, shape, strict=True):
-        if axis in contribution.cut:
-            full |= {name: known(name) or 0 for name in axis}
-        else:
-            full |= solve(axis, extent, known, f"the target of {_rule(contribution)}")
-    return full
+    return stops
 
 
 def _fill(contributions: Sequence[Contribution]) -> bytes | None:
@@ -435,13 +335,11 @@ class _Fitting:
     rules: Sequence[MapRule]
     tensors: Mapping[str, TensorFacts]
     encodings: Mapping[str, str]
-    idle: Collection[int]
-    """The rules that do nothing themselves: of a ``$``, or switched off."""
     problems: list[Problem] = field(default_factory=list)
-    uses: dict[str, list[Use]] = field(default_factory=dict)
+    uses: dict[str, list[Use]] = field(default_factory=lambda: defaultdict(list))
     """The elements of each tensor that the rules hold."""
-    contributions: dict[str, list[Contribution]] = field(default_factory=dict)
-    taken: dict[str, list[int]] = field(default_factory=dict)
+    contributions: dict[str, list[Contribution]] = field(default_factory=lambda: defaultdict(list))
+    taken: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     """The rules that take each key."""
     names: dict[int, dict[str, str]] = field(default_factory=dict)
     """The new names of whole tensors, by key, of each rule that only renames."""
@@ -449,46 +347,34 @@ class _Fitting:
     renamed: dict[str, str] = field(default_factory=dict)
 
     def draft(
-        self, matched: Sequence[list[tuple[str, Values]]], size_of: SizeOf, sizes: Collection[str]
+        self, matched: Mapping[int, list[Hit]], size_of: SizeOf, sizes: Collection[str]
     ) -> None:
         """Find what each rule does with the keys that match it."""
-        fitted_rules, failed = dict[int, FittedRule](), list[KeyPattern]()
-        for number, rule in sorted(enumerate(self.rules), key=lambda each: each[1].is_rest):
-            if number in self.idle:
-                continue
+        renames, failed = dict[int, tuple[FittedRule, Matches]](), list[KeyPattern]()
+        for number in sorted(matched, key=lambda number: self.rules[number].is_rest):
+            rule, hits = self.rules[number], matched[number]
             try:
-                ranges = {n: each for side in rule.tensors for n, each in side.ranges.items()}
-                source = replace(rule.source, ranges=ranges | rule.source.ranges)
-                extents = rule_extents(replace(rule, source=source), size_of, sizes)
-                of_tensors = tuple(
-                    rule_extents(replace(rule, source=side), size_of, sizes)
-                    for side in rule.tensors
-                )
-                fitted = FittedRule(number, rule, extents, size_of, of_tensors)
-                fitted_rules[number] = fitted
-                new: dict[str, str] = {}
+                fitted = fit_rule(number, rule, size_of, sizes)
                 if rule.is_rest:
                     used = self.taken.keys() | {key for each in self.names.values() for key in each}
-                    matched[number][:] = [each for each in matched[number] if each[0] not in used]
-                if is_rename(rule):
-                    whole = [each for each in matched[number] if each[0] in self.tensors]
-                    new = renamed_keys(fitted, whole, self.tensors) or {}
-                rest = [each for each in matched[number] if each[0] not in new]
-                matches = find_matches(rule.source, extents, rest, size_of)
-                self.names[number] = new
-                if rule.tree is None:
-                    self._contribute(fitted, matches)
-                else:
+                    hits = [each for each in hits if each[0] not in used]
+                matches = find_matches(fitted.source, hits)
+                if rule.has_arithmetic:
                     self._compute(fitted, matches)
+                    continue
+                is_renamed = [is_rename(rule) and key in self.tensors for key in matches.keys]
+                whole = matches.where(is_renamed)
+                with suppress(MapError):
+                    self.names[number] = new_names(fitted, whole, self.tensors)
+                    renames[number] = fitted, whole
+                new = self.names.get(number, {})
+                self._contribute(fitted, matches.where([key not in new for key in matches.keys]))
             except MapError as error:
                 self._add(f"Rule {number + 1}, {rule.text!r}", error)
                 failed += [] if rule.target is None else [rule.target.key]
         for number in self._disputed():
             del self.names[number]
-            fitted = fitted_rules[number]
-            whole = [each for each in matched[number] if each[0] in self.tensors]
-            matches = find_matches(fitted.rule.source, fitted.extents, whole, size_of)
-            self._contribute(fitted, matches)
+            self._contribute(*renames[number])
         # Of targets of rules with a problem, no other problem is known.
         for target in [key for key in self.contributions if _is_any(failed, key)]:
             del self.contributions[target]
@@ -502,56 +388,43 @@ class _Fitting:
         renames = self.names.values()
         keys = Counter(chain(used, *renames))
         names = Counter(chain(self.contributions, *(each.values() for each in renames)))
-        shared = [{text for text, count in each.items() if count > 1} for each in (keys, names)]
         return [
             number
             for number, new in self.names.items()
-            if not (shared[0].isdisjoint(new) and shared[1].isdisjoint(new.values()))
+            if any(keys[key] > 1 or names[name] > 1 for key, name in new.items())
         ]
 
-    def _contribute(self, fitted: FittedRule, matches: Sequence[Match]) -> None:
-        """Find what one rule contributes with each key that it takes; an error ends its work."""
-        rule, extents = fitted.rule, fitted.extents
-        counts = count_numbers(extents, matches)
-        placed_of: dict[tuple[int, ...], tuple[TensorAxes, dict[str, int]]] = {}
-        uses_of: dict[tuple[object, ...], Use] = {}
+    def _contribute(self, fitted: FittedRule, matches: Iterable[Match]) -> None:
+        """Find what a rule that moves bits contributes with each key that it takes."""
+        rule, number = fitted.rule, fitted.number
+        matches, alike = [*matches], dict[tuple[Any, ...], list[Match]]()
+        counts = count_numbers(fitted.source, matches)
         for match in matches:
-            self.taken.setdefault(match.key, []).append(fitted.number)
+            if match.key in self.tensors:
+                self.taken[match.key].append(number)
+                numbers = counts[tuple(match.texts.values())]
+                facts = *self.tensors[match.key], self.encodings.get(match.key), *numbers.items()
+                alike.setdefault(facts, []).append(match)
+        for (dtype, shape, encoding, *sizes), rows in alike.items():
+            placed, selected = axes_of(fitted.source, shape, rows[0].key, {})
+            check_kind(rule, rows[0].key, dtype, encoding)
+            for match in rows if rule.target is None else ():
+                self.uses[match.key].append(placed.use(number, {}, selected))
+                self.left_out.setdefault(match.key, number)
+            for each in contributions_of(fitted, rows, dtype, placed, selected, dict(sizes)):
+                self.uses[each.match.key] += [use for _, use in each.uses()]
+                self.contributions[each.target].append(each)
+        for match in matches:
             if match.key not in self.tensors:
                 self._take_object(fitted, match)
-                continue
-            dtype, shape = self.tensors[match.key]
-            if shape not in placed_of:
-                placed_of[shape] = axes_of(
-                    rule.source,
-                    shape,
-                    match.key,
-                    lambda name: extents.full(name, False),
-                    extents.source,
-                )
-            placed, selected = placed_of[shape]
-            uses = self.uses.setdefault(match.key, [])
-            if rule.target is None:
-                uses.append(placed.use(fitted.number, {}, selected))
-                self.left_out.setdefault(match.key, fitted.number)
-                continue
-            check_kind(rule, match.key, dtype, self.encodings.get(match.key))
-            numbers = counts[tuple(match.texts.values())]
-            for each in contributions_of(fitted, match, (dtype, shape), placed, selected, numbers):
-                # Most tensors of a rule are used alike.
-                cause = id(placed), each.fixed_in(placed.axes), *each.selected.items()
-                if cause not in uses_of:
-                    uses_of[cause] = each.use()
-                uses.append(uses_of[cause])
-                self.contributions.setdefault(each.target, []).append(each)
 
-    def _compute(self, fitted: FittedRule, matches: Sequence[Match]) -> None:
-        """Find what one rule computes with each key for which all its tensors are there."""
-        rule, extents = fitted.rule, fitted.extents
-        counts, summed = count_numbers(extents, matches), rule.summed()
+    def _compute(self, fitted: FittedRule, matches: Iterable[Match]) -> None:
+        """Find what a rule computes with each key for which all its tensors are there."""
+        rule, summed = fitted.rule, fitted.rule.summed()
+        counts = count_numbers(fitted.source, matches)
+        others = numbers_of_others(fitted, self.tensors)
         if not rule.tensors:
             matches, counts = [Match("", {}, {})], {(): {}}
-        others = numbers_of_others(fitted, self.tensors)
         for match, values in product(matches, product(*map(range, others.values()))):
             if any(match.indices.get(name) for name in summed):
                 continue  # the first one stands for all
@@ -563,24 +436,26 @@ class _Fitting:
                 continue
             for key in dict.fromkeys(binding.keys.values()):
                 check_kind(rule, key, self.tensors[key][0], self.encodings.get(key))
-            place = rule.tensors.index(rule.source) if rule.tensors else None
-            placed = TensorAxes((), {}, {}) if place is None else binding.axes[place]
-            about = target_dtype(rule, binding, self.tensors), ()
-            some = about, placed, binding.extents, numbers, binding
-            for each in contributions_of(fitted, match, *some):
-                for key, use in uses_of(each):
-                    uses = self.uses.setdefault(key, [])
+            anchor = rule.tensors.index(rule.source) if rule.tensors else None
+            placed = TensorAxes((), {}, {}) if anchor is None else binding.axes[anchor]
+            dtype = target_dtype(rule, binding, self.tensors)
+            some = dtype, placed, binding.extents, numbers, binding
+            for each in contributions_of(fitted, [match], *some):
+                self.contributions[each.target].append(each)
+                for key, use in each.uses():
+                    uses = self.uses[key]
                     held = [other for other in uses if other.rule == use.rule]
                     if not held:
-                        self.taken.setdefault(key, []).append(use.rule)
-                    if all(replace(other, is_again=use.is_again) != use for other in held):
+                        self.taken[key].append(use.rule)
+                        uses.append(use)
+                    elif all(replace(other, is_again=use.is_again) != use for other in held):
                         # A rule may use an element several times.
-                        uses.append(replace(use, is_again=use.is_again or bool(held)))
-                self.contributions.setdefault(each.target, []).append(each)
+                        uses.append(replace(use, is_again=True))
 
     def _take_object(self, fitted: FittedRule, match: Match) -> None:
         """Rename an object, or leave it out: it has no elements to move."""
         rule, others = fitted.rule, self.taken[match.key]
+        others.append(fitted.number)
         if len(others) > 1:
             raise MapError(
                 f"{match.key!r} is matched by rule {others[0] + 1} too.", "Keep one of the rules."
@@ -593,26 +468,22 @@ class _Fitting:
                 f"{match.key!r} is not a tensor that can be read, so it is only renamed or left out.",
                 f"`shardvar verify` says why. To leave it out, write {match.key!r} -> nothing.",
             )
-        self.renamed[match.key] = target_key(fitted, match, match.indices, {})
+        rows = Matches.of([match])
+        self.renamed[match.key] = write_keys(fitted.target, rows, {}, is_target=True)[0]
 
-    def join(self, owner: Mapping[str, int]) -> list[Target]:
-        """Make the targets in the order of their first sources; keys of ``owner`` are only renamed."""
+    def join(self, others: Collection[str]) -> list[Target]:
+        """Make the targets in the order of their first sources; ``others`` are taken by no rule."""
         order = {key: row for row, key in enumerate(self.tensors)}
-        last = len(order)
-        first = {
-            key: min(order.get(each.match.key, last) for each in contributions)
-            for key, contributions in self.contributions.items()
-        }
-        targets, known = list[Target](), KnownTargets()
-        others = [key for key in self.tensors if key not in self.taken and key not in owner]
-        for key in sorted(self.contributions, key=lambda key: (first[key], key)):
-            # The order of rules does not matter.
-            contributions = sorted(
-                self.contributions[key],
-                key=lambda each: (order.get(each.match.key, last), each.number),
-            )
+
+        def place(each: Contribution) -> tuple[int, int]:
+            return order.get(each.match.key, len(order)), each.number
+
+        targets, known = list[Target](), dict[tuple[object, ...], Target]()
+        # The order of rules does not matter.
+        rows = {key: sorted(each, key=place) for key, each in self.contributions.items()}
+        for key in sorted(rows, key=lambda key: (place(rows[key][0])[0], key)):
             try:
-                targets.append(join_contributions(key, contributions, others, known))
+                targets.append(join_contributions(key, rows[key], others, known))
             except MapError as error:
                 self._add(repr(key), error)
                 # Only the problems that are printed name the nearest key.
@@ -626,6 +497,54 @@ class _Fitting:
             taken.add(name)
         return targets
 
+    def prove(
+        self, keys: Sequence[str], matched: Mapping[int, Sequence[Hit]], size_of: SizeOf
+    ) -> None:
+        """Find keys, and elements of tensors, that are not used once; ``keys`` are not only renamed."""
+        rules, problems = self.rules, self.problems
+        by_name = {key: number for number, hits in matched.items() for key, _ in hits}
+        if not problems and keys and not by_name:
+            goals = [rule.target.key for rule in rules if rule.target is not None]
+            made = next((key for key, hits in match_keys(goals, keys) if hits), None)
+            if made is not None:
+                cause = f"No rule matches a key, and {made!r} is one that the map makes."
+                remedy = (
+                    "The map goes the other way: add or remove --inverse, in Python .inverse()."
+                )
+                problems.append(Problem(cause, remedy))
+        if problems:
+            # Unused tensors may only follow from them, unless no rule at all has their names.
+            factors = [side.key for rule in rules for side in rule.tensors]
+            keys = [key for key in keys if key not in by_name and not _is_any(factors, key)]
+        unused = {n for n, hits in matched.items() if not hits and rules[n].source.key.text}
+        described, misspelt = 0, dict[int, str]()
+        for key in keys:
+            if key in self.taken:
+                shape = self.tensors[key][1] if key in self.tensors else (0,)
+                problems += check_uses(key, shape, self.uses[key], rules)
+                continue
+            described += 1
+            if described > MOST_PROBLEMS:
+                problems.append(Problem(f"{key!r} is matched by no rule.", ""))
+                continue
+            if (problem := why_unused(key, rules, self.tensors, size_of)) is not None:
+                problems.append(problem)
+                continue
+            near = ""
+            if key in by_name:
+                rule = name_rules([by_name[key]], rules)
+                near = f"; {rule} matches its name and not its numbers"
+            elif (number := nearest_rule(key, rules, unused)) is not None:
+                if number in unused and likeness(key, rules[number]) >= NEAR:
+                    misspelt.setdefault(number, key)
+                why = why_unmatched(key, rules[number].source.key)
+                near = f"; the nearest is {name_rules([number], rules)}{f', where {why}' if why else ''}"
+            remedy = f"Add a rule for it, or leave it out: '{quoted_key(key)} -> nothing'."
+            problems.append(Problem(f"{key!r} is matched by no rule{near}.", remedy))
+        for number, key in misspelt.items():
+            cause = f"Rule {number + 1}, {rules[number].text!r}, matches no key, and is most like {key!r}."
+            problems.append(Problem(cause, "Correct its name, or remove the rule."))
+
 
 def fit_rules(
     rules: Sequence[MapRule],
@@ -636,43 +555,27 @@ def fit_rules(
     encodings: Mapping[str, str],
     idle: Collection[int],
 ) -> Fit:
-    fitting, keys = _Fitting(rules, tensors, encodings, idle), [*tensors, *objects]
+    """``idle`` rules do nothing themselves: of a ``$``, or switched off."""
+    fitting, keys = _Fitting(rules, tensors, encodings), [*tensors, *objects]
     # Match.
-    matched: list[list[tuple[str, Values]]] = [[] for _ in rules]
+    matched: dict[int, list[Hit]] = {
+        number: [] for number in range(len(rules)) if number not in idle
+    }
     for key, hits in match_keys([rule.source.key for rule in rules], keys):
-        for number, values in hits:
-            if number not in idle:
-                matched[number].append((key, values))
+        for number, texts in hits:
+            if number in matched:
+                matched[number].append((key, texts))
     # Draft, and join.
     fitting.draft(matched, size_of, sizes)
     owner = {key: number for number, names in fitting.names.items() for key in names}
-    targets, problems = fitting.join(owner), fitting.problems
-    # Prove. After another problem, unused tensors may only follow from it, unless no rule at all
-    # has its name.
-    by_name = {key: number for number, hits in enumerate(matched) for key, _ in hits}
-    if not problems and keys and not by_name:
-        goals = [rule.target.key for rule in rules if rule.target is not None]
-        made = next((key for key, hits in match_keys(goals, keys) if hits), None)
-        if made is not None:
-            cause = f"No rule matches a key, and {made!r} is one that the map makes."
-            remedy = "The map goes the other way: add or remove --inverse, in Python .inverse()."
-            problems.append(Problem(cause, remedy))
-    judged = [key for key in keys if key not in owner]
-    if problems:
-        factors = [side.key for rule in rules for side in rule.tensors]
-        judged = [key for key in judged if key not in by_name and not _is_any(factors, key)]
-    shapes = {key: tensors[key][1] for key in judged if key in tensors}
-    why = partial(why_unused, rules=rules, tensors=tensors, size_of=size_of)
-    unused = {n for n, rule in enumerate(rules) if not matched[n] and rule.source.key.text} - {
-        *idle
-    }
-    some = rules, shapes, fitting.uses, by_name, judged, fitting.taken, why, unused
-    problems += check_uses(*some)
+    others = [key for key in tensors if key not in fitting.taken and key not in owner]
+    targets = fitting.join(others)
+    fitting.prove([key for key in keys if key not in owner], matched, size_of)
     counts = Counter(chain(owner.values(), *fitting.taken.values()))
     names = {key: fitting.names[owner[key]][key] for key in tensors if key in owner}
     plan = MapPlan(targets, fitting.left_out, names, owner, tensors)
     matches = tuple(counts[number] for number in range(len(rules)))
-    return Fit(plan, tuple(problems), matches, fitting.renamed)
+    return Fit(plan, tuple(fitting.problems), matches, fitting.renamed)
 
 
 def _is_any(patterns: Sequence[KeyPattern], key: str) -> bool:

@@ -32,6 +32,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
+from typing import ClassVar
 
 from shardvar.errors import MapError
 from shardvar.layout.dtypes import NAMES
@@ -66,6 +67,8 @@ class NumberPart:
     """The indices that make the number."""
     shift: Expression
     """The number that is added to it."""
+    pattern: ClassVar[str] = "(?:0|[1-9][0-9]{0,17})"
+    """A number without leading zeros, which 64 bits hold."""
 
 
 @frozen
@@ -75,6 +78,15 @@ class WordPart:
     name: str
     words: tuple[str, ...]
     """The words, which all differ."""
+
+    @property
+    def axis(self) -> AxisNames:
+        return (self.name,)
+
+    @property
+    def pattern(self) -> str:
+        # The longest first: of "a" and "ab", the shorter one would hide the other.
+        return "|".join(map(re.escape, sorted(self.words, key=len, reverse=True)))
 
 
 ANY_TEXT = "(?s:.+)"
@@ -88,9 +100,17 @@ class TextPart:
     name: str
     pattern: str
     """The regular expression that it matches."""
+    axis: ClassVar[AxisNames] = ()
 
 
-KeyPart = str | NumberPart | WordPart | TextPart
+NamedPart = NumberPart | WordPart | TextPart
+KeyPart = str | NamedPart
+
+
+def names_of_part(part: KeyPart) -> AxisNames:
+    if isinstance(part, TextPart):
+        return (part.name,)
+    return () if isinstance(part, str) else part.axis
 
 
 @frozen
@@ -98,12 +118,21 @@ class KeyPattern:
     text: str
     parts: tuple[KeyPart, ...]
 
-    def indices(self) -> Iterator[str]:
-        for part in self.parts:
-            if isinstance(part, NumberPart):
-                yield from part.axis
-            elif isinstance(part, WordPart):
-                yield part.name
+    def named_parts(self) -> list[NamedPart]:
+        return [part for part in self.parts if not isinstance(part, str)]
+
+    def indices(self) -> list[str]:
+        return [name for part in self.named_parts() for name in part.axis]
+
+    def words(self) -> dict[str, int]:
+        """Return the numbers of words of its indices that count words."""
+        return {part.name: len(part.words) for part in self.parts if isinstance(part, WordPart)}
+
+    def expression(self) -> str:
+        """Return the regular expression of its keys, with a group for each named part."""
+        return "".join(
+            re.escape(part) if isinstance(part, str) else f"({part.pattern})" for part in self.parts
+        )
 
     def texts(self) -> list[str]:
         return [part.name for part in self.parts if isinstance(part, TextPart)]
@@ -149,6 +178,9 @@ class Side:
             for name in self.indices()
             if not (name in self.ranges and self.ranges[name].is_single)
         }
+
+
+NO_SIDE = Side("", KeyPattern("", ()), ())
 
 
 @frozen
@@ -369,7 +401,7 @@ def anchor_of(tensors: Sequence[Side], target: Side | None) -> Side:
         of_key = [name for name in side.key.indices() if name in names]
         return len(of_key) + len(side.key.texts()), len(side.indices())
 
-    return max(tensors, key=rank, default=Side("", KeyPattern("", ()), ()))
+    return max(tensors, key=rank, default=NO_SIDE)
 
 
 def _with_texts(side: Side, sides: Iterable[Side]) -> Side:

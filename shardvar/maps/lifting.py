@@ -29,6 +29,7 @@ from shardvar.maps.language import (
     NumberPart,
     Side,
     anchor_of,
+    names_of_part,
 )
 from shardvar.maps.plan import MapPlan, Piece, Target, View
 from shardvar.maps.proof import Problem, TensorFacts
@@ -108,7 +109,7 @@ def _definition(side: Side, hidden: Mapping[int, MapRule]) -> tuple[int, dict[st
                 if part != own:
                     break
             else:
-                new |= dict(zip(_names_of_part(part), _names_of_part(own), strict=False))
+                new |= dict(zip(names_of_part(part), names_of_part(own), strict=False))
         else:
             if [*map(len, target.axes)] == [*map(len, side.axes)] and not side.ranges:
                 for of_target, of_side in zip(target.axes, side.axes, strict=True):
@@ -116,12 +117,6 @@ def _definition(side: Side, hidden: Mapping[int, MapRule]) -> tuple[int, dict[st
                 return number, new
     remedy = "Its rule has a target of this name, with as many axes."
     raise MapError(f"{side.text!r} is computed by no rule.", remedy)
-
-
-def _names_of_part(part: KeyPart) -> AxisNames:
-    if isinstance(part, NumberPart):
-        return part.axis
-    return () if isinstance(part, str) else (part.name,)
 
 
 def _renamed_side(side: Side, new: Mapping[str, str]) -> Side:

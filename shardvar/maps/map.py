@@ -56,7 +56,7 @@ from shardvar.maps.matching import (
     read_beside,
     read_limited,
     sizes_at,
-    split_number,
+    split_numbers,
 )
 from shardvar.maps.proof import TensorFacts
 from shardvar.maps.report import MapReport, map_report
@@ -234,13 +234,12 @@ def copies_left_out(
         if key not in keys or not rule.source.ranges.keys() & set(axis):
             continue
         full = {each: size_of(each) for each in axis}
-        own = split_number(rank, axis, full)
         # The pipeline's stage 1 has other layers: a copy differs only in the indices of the range.
         same = [each for each in axis if each not in rule.source.ranges]
         for other in sorted(kept.get(name, ())):
-            theirs = split_number(other, axis, full)
+            indices = split_numbers([rank, other], axis, full)
             # A copy follows its original: 3/steps -> steps chooses the last of several that differ.
-            if other < rank and all(own[each] == theirs[each] for each in same):
+            if other < rank and all(len({*indices[each]}) == 1 for each in same):
                 found[key] = f"{other}/{name}"
                 break
     return found

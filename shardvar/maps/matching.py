@@ -10,7 +10,8 @@ An index has a *full* extent on each side, and a *selected* one, which both side
 extent on the sides that have ``@``, or on both if none has.
 
 A number of a key is taken apart into the indices that make it, and an index outside of the range of
-``@`` leaves the key to another rule.
+``@`` leaves the key to another rule. The keys that a side takes are columns, a column an index, from
+which the keys of the other side are written.
 
 Entries of ``config.json`` next to a checkpoint give sizes, as ``config:num_key_value_heads``, and
 the model, which a map must be for. Models of several families have the same keys and shapes, and
@@ -25,8 +26,8 @@ from contextlib import closing
 from decimal import Decimal
 from difflib import SequenceMatcher, get_close_matches
 from fractions import Fraction
-from itertools import islice
-from math import prod
+from itertools import compress, islice
+from math import inf, prod
 from typing import Any
 
 from shardvar.errors import CheckpointError, MapError, StorageError
@@ -34,9 +35,9 @@ from shardvar.limits import MAX_NAMED
 from shardvar.maps.expressions import SizeOf, float_of, parse_expression
 from shardvar.maps.language import (
     ANY_TEXT,
+    NO_SIDE,
     AxisNames,
     Condition,
-    KeyPart,
     KeyPattern,
     MapRule,
     NumberPart,
@@ -50,94 +51,42 @@ from shardvar.records import field, frozen
 from shardvar.storage.local import split_place
 from shardvar.wire.strict_json import parse_json
 
-_NUMBER = "(0|[1-9][0-9]{0,17})"
-"""A number without leading zeros, which 64 bits hold."""
 _DIGITS = re.compile("[0-9]+")
 
-Values = tuple[int | str, ...]
-"""For each part of a key, in order: a number, the position of a word, or a text."""
+Hit = tuple[str, tuple[str, ...]]
+"""A key that a pattern matches, and the text of each named part."""
 
 
 def match_keys(
     patterns: Sequence[KeyPattern], keys: Iterable[str]
-) -> Iterator[tuple[str, list[tuple[int, Values]]]]:
-    """Yield each key with the patterns that match it, each as its position and the parts' values."""
-    exact = [re.compile(_expression(pattern, _NUMBER)) for pattern in patterns]
+) -> Iterator[tuple[str, list[tuple[int, tuple[str, ...]]]]]:
+    """Yield each key with the patterns that match it, each as its position and the parts' texts."""
+    exact = [re.compile(pattern.expression()) for pattern in patterns]
     groups = [_group_of(pattern) for pattern in patterns]
-    # The value of each part: the number, the position of the word, or the text.
-    readers: list[list[Callable[[str], int | str]]] = [
-        [
-            part.words.index
-            if isinstance(part, WordPart)
-            else str
-            if isinstance(part, TextPart)
-            else int
-            for part in pattern.parts
-            if not isinstance(part, str)
-        ]
-        for pattern in patterns
-    ]
     of_group: dict[str, list[int]] = {}
     for key in keys:
         group = _DIGITS.sub("#", key)
-        candidates = of_group.get(group)
-        if candidates is None:
-            candidates = [
+        if group not in of_group:
+            of_group[group] = [
                 row for row, each in enumerate(groups) if each is None or each.fullmatch(group)
             ]
-            of_group[group] = candidates
-        hits = list[tuple[int, Values]]()
-        for row in candidates:
-            if found := exact[row].fullmatch(key):
-                texts = zip(readers[row], found.groups(), strict=True)
-                hits.append((row, tuple([read(text) for read, text in texts])))
-        yield key, hits
+        found = [(row, exact[row].fullmatch(key)) for row in of_group[group]]
+        yield key, [(row, texts.groups()) for row, texts in found if texts]
 
 
 def matches_key(pattern: KeyPattern, key: str) -> bool:
-    return re.fullmatch(_expression(pattern, _NUMBER), key) is not None
-
-
-def write_key(key: KeyPattern, values: Iterable[int | str]) -> str:
-    """Return the key whose parts have some values: a number, the position of a word, or a text."""
-    left = iter(values)
-    written = []
-    for part in key.parts:
-        if isinstance(part, str):
-            written.append(part)
-            continue
-        value = next(left)
-        written.append(part.words[int(value)] if isinstance(part, WordPart) else str(value))
-    return "".join(written)
+    return re.fullmatch(pattern.expression(), key) is not None
 
 
 def _group_of(key: KeyPattern) -> "re.Pattern[str] | None":
     """The expression of the groups that hold a pattern's keys; None if any group may."""
-    for part in key.parts:
+    for part in key.named_parts():
         # A text has any digits, and a word's digits may run into a number's.
-        if isinstance(part, TextPart):
+        words = part.words if isinstance(part, WordPart) else ()
+        if isinstance(part, TextPart) or any(w[:1].isdigit() or w[-1:].isdigit() for w in words):
             return None
-        if isinstance(part, WordPart) and any(
-            w[:1].isdigit() or w[-1:].isdigit() for w in part.words
-        ):
-            return None
-    return re.compile(re.sub("#+", "#", _DIGITS.sub("#", _expression(key, "#"))))
-
-
-def _expression(key: KeyPattern, number: str) -> str:
-    written = []
-    for part in key.parts:
-        if isinstance(part, str):
-            written.append(re.escape(part))
-        elif isinstance(part, NumberPart):
-            written.append(number)
-        elif isinstance(part, WordPart):
-            # The longest first: of "a" and "ab", the shorter one would hide the other.
-            words = sorted(part.words, key=len, reverse=True)
-            written.append(f"({'|'.join(map(re.escape, words))})")
-        else:
-            written.append(f"({part.pattern})")
-    return "".join(written)
+    expression = key.expression().replace(NumberPart.pattern, "#")
+    return re.compile(re.sub("#+", "#", _DIGITS.sub("#", expression)))
 
 
 _MOST_CANDIDATES = 5_000
@@ -224,90 +173,81 @@ ALL = Bounds(0, None, False)
 
 
 @frozen
-class RuleExtents:
-    """The extents that a rule gives its indices before it meets a tensor."""
+class FittedSide:
+    """A side of a rule, with the extents that are known before it meets a tensor."""
 
-    source: dict[str, Bounds]
-    target: dict[str, Bounds]
-    sizes: dict[str, int]
-    words: tuple[dict[str, int], dict[str, int]]
-    """The numbers of words of parts of the source's key, and of the target's."""
-    ends: dict[str, int]
-    """The extents of the source's indices that the rules of an inverse fill together."""
+    side: Side
+    ranges: Mapping[str, Bounds]
+    given: Mapping[str, int]
+    """The full extents that words, sizes, and the other rules of an inverse give."""
+    shared: Mapping[str, int]
+    """The selected extents that both sides have."""
+    size_of: SizeOf
 
-    def bounds(self, name: str, is_target: bool) -> Bounds:
-        return (self.target if is_target else self.source).get(name, ALL)
+    def bounds(self, name: str) -> Bounds:
+        return self.ranges.get(name, ALL)
 
-    def full(self, name: str, is_target: bool, selected: int | None = None) -> int | None:
-        """Return the full extent of an index on a side, if it is known; ``selected`` may be."""
-        found = self.words[is_target].get(name)
-        if found is not None:
-            return found
-        ranges, others = self.target, self.source
-        if not is_target:
-            ranges, others = others, ranges
-        if name in self.sizes and (name in ranges or name not in others):
-            return self.sizes[name]
-        if name in ranges:
-            return None if is_target else self.ends.get(name)
-        return self.selected(name) if selected is None else selected
+    def starts(self) -> dict[str, int]:
+        return {name: bounds.start for name, bounds in self.ranges.items()}
 
-    def selected(self, name: str) -> int | None:
-        """Return the extent of an index that both sides share, if it is known."""
-        for is_target in (False, True):
-            bounds = self.bounds(name, is_target)
-            if bounds.is_single:
-                continue
-            has_range = name in (self.target if is_target else self.source)
-            if bounds.stop is not None:
-                return bounds.stop - bounds.start
-            full = self.words[is_target].get(name)
-            if full is None and name in self.sizes:
-                is_other = name in (self.source if is_target else self.target)
-                full = self.sizes[name] if has_range or not is_other else None
-            if full is None and not is_target:
-                full = self.ends.get(name)
-            if full is not None:
-                return full - bounds.start
-        return None
+    def full(self, name: str, selected: int | None = None) -> int | None:
+        """Return the full extent of an index, if it is known; ``selected`` may be known."""
+        if name in self.given or name in self.ranges:
+            return self.given.get(name)
+        return self.shared.get(name, selected)
 
 
-def rule_extents(rule: MapRule, size_of: SizeOf, sizes: Iterable[str]) -> RuleExtents:
-    """Return the extents that a rule and the sizes give; ``MapError`` where they do not fit."""
-    sides = (rule.source, rule.target)
-    indices = {name for side in sides if side is not None for name in side.indices()}
+def fit_sides(
+    rule: MapRule, size_of: SizeOf, sizes: Iterable[str]
+) -> tuple[FittedSide, FittedSide]:
+    """Return the source and the target of a rule; ``MapError`` if extents do not fit."""
+    sides = (rule.source, rule.target or NO_SIDE)
+    indices = dict.fromkeys(name for side in sides for name in side.indices())
     known = {name: size_of(name) for name in sizes if name in indices}
     for name, size in known.items():
         if size < 0:
             raise MapError(f"The size {name} is {size}.", "Sizes are not negative.")
-    words: list[dict[str, int]] = []
-    for side in sides:
-        parts = () if side is None else side.key.parts
-        words.append({part.name: len(part.words) for part in parts if isinstance(part, WordPart)})
     ends = {
         name: max(_bounds(each, name, size_of).stop or 0 for each in some)
         for name, some in rule.ends.items()
     }
     source, target = (
-        {} if side is None else {n: _bounds(r, n, size_of) for n, r in side.ranges.items()}
-        for side in sides
+        {name: _bounds(each, name, size_of) for name, each in side.ranges.items()} for side in sides
     )
-    extents = RuleExtents(source, target, known, (words[0], words[1]), ends)
-    for is_target, side in enumerate(sides):
-        for name in () if side is None else side.indices():
-            full, bounds = (
-                extents.full(name, bool(is_target)),
-                extents.bounds(name, bool(is_target)),
+    # A size is the extent on the sides with a range, or on both.
+    of_source = {name: n for name, n in known.items() if name in source or name not in target}
+    of_target = {name: n for name, n in known.items() if name in target or name not in source}
+    of_source, of_target = ends | of_source | sides[0].key.words(), of_target | sides[1].key.words()
+    shared = dict[str, int]()
+    for name in indices:
+        lengths = list[int]()
+        for own, given in ((source, of_source), (target, of_target)):
+            bounds = own.get(name, ALL)
+            stop = given.get(name) if bounds.stop is None else bounds.stop
+            if stop is not None:
+                lengths.append(stop - bounds.start)
+                if not bounds.is_single:
+                    shared.setdefault(name, lengths[-1])
+        if len({*lengths}) > 1 and rule.target and name in rule.source.free():
+            some = " and ".join(map(str, sorted(lengths)))
+            raise MapError(
+                f"The index {name!r} has {some} values on the two sides.",
+                "Give ranges, words and sizes of one length.",
             )
-            if full is not None and max(bounds.start, bounds.stop or 0) > full:
-                last = bounds.start if bounds.stop is None else bounds.stop
+    fitted = (
+        FittedSide(sides[0], source, of_source, shared, size_of),
+        FittedSide(sides[1], target, of_target, shared, size_of),
+    )
+    for each in fitted:
+        for name in each.side.indices():
+            full, bounds = each.full(name), each.bounds(name)
+            last = bounds.start if bounds.stop is None else bounds.stop
+            if full is not None and last > full:
                 raise MapError(
                     f"'@' selects {name}={bounds.start}:{last}, and {name} has the extent {full}.",
                     f"Choose a range within {full}, or another size of {name}.",
                 )
-    for name in () if rule.target is None else rule.source.free():
-        _check_same(extents, name)
-    return extents
+    return fitted
 
 
 def filled_ranges(rules: Iterable[MapRule], target: Side) -> dict[str, tuple[Range, ...]]:
@@ -336,29 +276,10 @@ def _bounds(given: Range, name: str, size_of: SizeOf) -> Bounds:
     return Bounds(start, stop, given.is_single)
 
 
-def _check_same(extents: RuleExtents, name: str) -> None:
-    """Raise ``MapError`` if the sides have words or ranges of different lengths."""
-    lengths = set[int]()
-    for is_target in (False, True):
-        bounds, full = extents.bounds(name, is_target), extents.full(name, is_target, -1)
-        stop = bounds.stop if bounds.stop is not None else full
-        if stop is not None and stop >= 0:
-            lengths.add(stop - bounds.start)
-    if len(lengths) > 1:
-        some = " and ".join(map(str, sorted(lengths)))
-        raise MapError(
-            f"The index {name!r} has {some} values on the two sides.",
-            "Give ranges, words and sizes of one length.",
-        )
-
-
-def solve(
-    axis: AxisNames, extent: int, full: Callable[[str], int | None], where: str
-) -> dict[str, int]:
+def solve(axis: AxisNames, extent: int, sizes: Mapping[str, int], where: str) -> dict[str, int]:
     """Return the full extents of the indices that make an axis; division gives one that is unknown."""
-    found = {name: full(name) for name in axis}
-    unknown = [name for name, size in found.items() if size is None]
-    known = {name: size for name, size in found.items() if size is not None}
+    unknown = [name for name in axis if name not in sizes]
+    known = {name: sizes[name] for name in axis if name in sizes}
     group = f"({' '.join(axis)})" if len(axis) > 1 else "".join(axis) or "1"
     if len(unknown) > 1:
         raise MapError(
@@ -367,31 +288,34 @@ def solve(
             f"Give all but one: {unknown[0]} in sizes, or --size {unknown[0]}=N.",
         )
     product = prod(known.values())
-    sizes = ", ".join(f"{name} = {size}" for name, size in known.items())
+    given = ", ".join(f"{name} = {size}" for name, size in known.items())
     if unknown:
         if product == 0 or extent % product:
             raise MapError(
                 f"{where} has an axis {group} of {extent}, which {product} does not divide "
-                f"({sizes}).",
+                f"({given}).",
                 "Give sizes that divide it.",
             )
         known[unknown[0]] = extent // product
     elif product != extent:
         raise MapError(
             f"{where} has an axis {group} of {extent}, not {product}"
-            f"{f' ({sizes})' if sizes else ''}.",
+            f"{f' ({given})' if given else ''}.",
             "Give the sizes of this model, or leave one of them out.",
         )
     return {name: known[name] for name in axis}
 
 
-def split_number(number: int, axis: AxisNames, full: Mapping[str, int]) -> dict[str, int]:
-    """Return the indices that make a number; the first one is as large as it must be."""
-    found = {}
+def split_numbers(
+    numbers: Sequence[int], axis: AxisNames, full: Mapping[str, int]
+) -> dict[str, list[int]]:
+    """Return the indices that make numbers; the first one is as large as it must be."""
+    found, rest = dict[str, list[int]](), [*numbers]
     for name in reversed(axis[1:]):
-        number, found[name] = divmod(number, max(full[name], 1))
-    found[axis[0]] = number
-    return {name: found[name] for name in axis}
+        size = max(full[name], 1)
+        found[name] = [number % size for number in rest]
+        rest = [number // size for number in rest]
+    return {axis[0]: rest} | found
 
 
 @frozen
@@ -402,76 +326,129 @@ class Match:
     texts: Mapping[str, str]
 
 
-def find_matches(
-    side: Side, extents: RuleExtents, found: Sequence[tuple[str, Values]], size_of: SizeOf
-) -> list[Match]:
+@frozen
+class Matches:
+    """The keys that a side takes, in columns."""
+
+    keys: Sequence[str]
+    indices: Mapping[str, Sequence[int]]
+    texts: Mapping[str, Sequence[str]]
+
+    @classmethod
+    def of(cls, rows: Sequence[Match]) -> "Matches":
+        indices = {name: [row.indices[name] for row in rows] for name in rows[0].indices}
+        texts = {name: [row.texts[name] for row in rows] for name in rows[0].texts}
+        return cls([row.key for row in rows], indices, texts)
+
+    def __iter__(self) -> Iterator[Match]:
+        for row, key in enumerate(self.keys):
+            indices = {name: column[row] for name, column in self.indices.items()}
+            yield Match(key, indices, {name: column[row] for name, column in self.texts.items()})
+
+    def where(self, is_kept: Sequence[bool]) -> "Matches":
+        if all(is_kept):
+            return self
+        indices = {name: [*compress(each, is_kept)] for name, each in self.indices.items()}
+        texts = {name: [*compress(each, is_kept)] for name, each in self.texts.items()}
+        return Matches([*compress(self.keys, is_kept)], indices, texts)
+
+
+def find_matches(fitted: FittedSide, hits: Sequence[Hit]) -> Matches:
     """Return the keys that a side takes, among the keys that its pattern matches."""
-    parts = [part for part in side.key.parts if not isinstance(part, str)]
-    shifts = [part.shift.integer(size_of) if isinstance(part, NumberPart) else 0 for part in parts]
-    rows = list[tuple[str, Values]]()
-    for key, values in found:
-        pairs = zip(values, shifts, strict=True)
-        read = tuple([n if isinstance(n, str) else n - shift for n, shift in pairs])
-        # A number below the least one is another rule's.
-        if all(isinstance(n, str) or n >= 0 for n in read):
-            rows.append((key, read))
-    # The full extents of the indices that make numbers: of all but the first of each, at least.
-    full: dict[str, int] = {}
-    for place, part in enumerate(parts):
-        if isinstance(part, NumberPart):
-            known = {name: extents.full(name, False) for name in part.axis}
-            full |= {name: size for name, size in known.items() if size is not None}
-            if rows and any(name not in full for name in part.axis[1:]):
-                count = max(int(read[place]) for _, read in rows) + 1
-                where = f"The number {{({' '.join(part.axis)})}}"
-                full |= solve(part.axis, count, full.get, where)
-    matches = (_match(parts, key, read, extents, full) for key, read in rows)
-    return [match for match in matches if match is not None]
+    is_taken = [True] * len(hits)
+
+    def leave(numbers: Sequence[int], start: int, stop: float) -> None:
+        """Leave keys with numbers outside of a range to other rules."""
+        if numbers and not start <= min(numbers) <= max(numbers) < stop:
+            is_taken[:] = [a and start <= n < stop for a, n in zip(is_taken, numbers, strict=True)]
+
+    texts, numbers_of = dict[str, list[str]](), dict[AxisNames, list[int]]()
+    for place, part in enumerate(fitted.side.key.named_parts()):
+        column = [each[place] for _, each in hits]
+        if isinstance(part, TextPart):
+            texts[part.name] = column
+        elif isinstance(part, WordPart):
+            numbers_of[part.axis] = [*map(part.words.index, column)]
+        else:
+            shift = part.shift.integer(fitted.size_of)
+            numbers_of[part.axis] = [int(text) - shift for text in column]
+            leave(numbers_of[part.axis], 0, inf)
+    indices, counted = dict[str, list[int]](), [*is_taken]
+    for axis, numbers in numbers_of.items() if any(counted) else ():
+        sizes = {name: n for name in axis if (n := fitted.full(name)) is not None}
+        # The full extents of all but the first are needed.
+        if not sizes.keys() >= {*axis[1:]}:
+            where = f"The number {{({' '.join(axis)})}}"
+            sizes = solve(axis, max(compress(numbers, counted)) + 1, sizes, where)
+        for name, values in split_numbers(numbers, axis, sizes).items():
+            bounds, limit = fitted.bounds(name), sizes.get(name, inf)
+            leave(values, bounds.start, inf if bounds.stop is None else bounds.stop)
+            for (key, _), number, is_own in zip(hits, values, is_taken, strict=True):
+                if is_own and number >= limit:
+                    raise MapError(
+                        f"The key {key!r} has {name} = {number}, and {name} has the extent {limit}.",
+                        f"Give another size of {name}, or a rule for the other keys.",
+                    )
+            if not bounds.is_single:
+                indices[name] = [number - bounds.start for number in values]
+    return Matches([key for key, _ in hits], indices, texts).where(is_taken)
+
+
+def write_keys(
+    fitted: FittedSide, matches: Matches, counts: Mapping[str, int], *, is_target: bool = False
+) -> list[str]:
+    """Return the keys of a side that have the indices of matches; ``counts`` may be full extents."""
+    form, columns, zeros = "", list[Sequence[int | str]](), [0] * len(matches.keys)
+    for part in fitted.side.key.parts:
+        form += part.replace("%", "%%") if isinstance(part, str) else "%s"
+        if isinstance(part, TextPart):
+            columns.append(matches.texts[part.name])
+        if isinstance(part, str | TextPart):
+            continue
+        numbers = zeros
+        for name in part.axis:
+            bounds, full = fitted.bounds(name), None
+            # The first index of a number is as large as it must be.
+            if name != part.axis[0] or isinstance(part, WordPart):
+                full = fitted.full(name, counts.get(name))
+                if full is None:
+                    raise MapError(
+                        f"The size of {name} in {{({' '.join(part.axis)})}} is not known.",
+                        f"Give {name} in sizes, or --size {name}=N.",
+                    )
+            limit = min([stop for stop in (bounds.stop, full) if stop is not None], default=inf)
+            own = [bounds.start + number for number in matches.indices.get(name, zeros)]
+            for key, number in zip(matches.keys, own, strict=True):
+                if is_target and number >= limit:
+                    raise MapError(
+                        f"{key!r} has {name} = {number}, and the target has {limit} of it.",
+                        f"Choose another range of {name}, or another size.",
+                    )
+            numbers = [high * (full or 0) + low for high, low in zip(numbers, own, strict=True)]
+        if isinstance(part, WordPart):
+            columns.append([part.words[number] for number in numbers])
+            continue
+        shift = part.shift.integer(fitted.size_of)
+        for key, number in zip(matches.keys, numbers, strict=True):
+            if number + shift < 0:
+                cause = f"{key!r} would get the number {number + shift}."
+                raise MapError(cause, "Add to it in the rule.")
+        columns.append([number + shift for number in numbers])
+    rows = zip(*columns, strict=True) if columns else [()] * len(zeros)
+    return [form % row for row in rows]
 
 
 def count_numbers(
-    extents: RuleExtents, matches: Sequence[Match]
+    fitted: FittedSide, matches: Iterable[Match]
 ) -> dict[tuple[str, ...], dict[str, int]]:
     """Return the extents of the indices of keys, for each of the texts in them, such as a decoder."""
     counts: dict[tuple[str, ...], dict[str, int]] = {}
     for match in matches:
         numbers = counts.setdefault(tuple(match.texts.values()), {})
         for name, value in match.indices.items():
-            numbers[name] = max(numbers.get(name, 0), value + 1)
-    for numbers in counts.values():
-        for name in numbers:
-            numbers[name] = max(extents.selected(name) or 0, numbers[name])
+            least = numbers[name] if name in numbers else fitted.shared.get(name, 0)
+            numbers[name] = max(least, value + 1)
     return counts
-
-
-def _match(
-    parts: Sequence[KeyPart],
-    key: str,
-    read: Values,
-    extents: RuleExtents,
-    full: Mapping[str, int],
-) -> Match | None:
-    indices, texts = dict[str, int](), dict[str, str]()
-    for part, value in zip(parts, read, strict=True):
-        if isinstance(part, NumberPart):
-            found = split_number(int(value), part.axis, full)
-        elif isinstance(part, WordPart):
-            found = {part.name: int(value)}
-        elif isinstance(part, TextPart):
-            found, texts[part.name] = {}, str(value)
-        for name, value in found.items():
-            bounds = extents.bounds(name, False)
-            if value < bounds.start or (bounds.stop is not None and value >= bounds.stop):
-                return None
-            if name in full and value >= full[name]:
-                raise MapError(
-                    f"The key {key!r} has {name} = {value}, and {name} has the extent "
-                    f"{full[name]}.",
-                    f"Give another size of {name}, or a rule for the other keys.",
-                )
-            if not bounds.is_single:
-                indices[name] = value - bounds.start
-    return Match(key, indices, texts)
 
 
 PREFIX = "config:"
@@ -512,29 +489,29 @@ class Family:
             where, config, unknown = "", {}, error.cause
         types = [each for each in self.models if not each.startswith(_GGUF)]
         files = [each.removeprefix(_GGUF) for each in self.models if each.startswith(_GGUF)]
+        tables = [*_tables(config)]
         # The outermost type first, and the classes if the map has any, or another map has them.
-        given = [table.get("model_type") for table in _tables(config)]
-        classes = config.get("architectures") if isinstance(config, dict) else ()
-        classes = [c for c in classes if isinstance(c, str)] if isinstance(classes, list) else []
-        other, is_others = _fitting(self.label, classes, shipped()), False
-        if other and other != self.label and set(types).isdisjoint(classes):
-            given, is_others = classes, True
+        named = _texts(table.get("model_type") for table in tables)
+        listed = tables[0].get("architectures") if tables else ()
+        classes = _texts(listed if isinstance(listed, list) else ())
+        other = _fitting(self.label, classes, shipped())
+        is_others = other not in ("", self.label) and set(types).isdisjoint(classes)
+        if is_others:
+            named = classes
         elif any(each[0].isupper() for each in types):
-            given += classes
-        named = [each for each in given if isinstance(each, str) and each]
+            named += classes
         checked = []
-        for place, models, found in ((where, types, named), (path, files, [architecture])):
-            if models and found and found[0]:
-                if is_others or set(models).isdisjoint(found):
-                    more = f" and {len(models) - MAX_NAMED} more" * (len(models) > MAX_NAMED)
-                    some = ", ".join(models[:MAX_NAMED]) + more
-                    cause = f"{self.label} is for {some}, and {place} says {found[0]}."
-                    other = _fitting(self.label, named, shipped())
-                    remedy = f"For it: {other}. " if other else ""
-                    raise MapError(cause, remedy + _NEVERTHELESS)
-                own = next(each for each in found if each in models)
-                checked.append(f"model checked: {place} says {own}")
-        for table in _tables(config):
+        for place, models, found in ((where, types, named), (path, files, _texts([architecture]))):
+            own = [each for each in found if each in models]
+            if models and found and (is_others or not own):
+                more = f" and {len(models) - MAX_NAMED} more" * (len(models) > MAX_NAMED)
+                some = ", ".join(models[:MAX_NAMED]) + more
+                cause = f"{self.label} is for {some}, and {place} says {found[0]}."
+                other = _fitting(self.label, named, shipped())
+                remedy = f"For it: {other}. " if other else ""
+                raise MapError(cause, remedy + _NEVERTHELESS)
+            checked += [f"model checked: {place} says {each}" for each in own[:1]]
+        for table in tables:
             if table is config or table.get("model_type") in types:
                 self._check_required(where, table)
         return "; ".join(checked) or f"model not checked: {unknown}"
@@ -542,9 +519,8 @@ class Family:
     def _check_required(self, where: str, table: Mapping[str, Any]) -> None:
         """Raise ``MapError`` if an entry of a table of the configuration has another value."""
         for spellings, allowed in self.requires.items():
-            names = spellings.split("|")
-            found = {name: text for name in names if (text := _text_of(table, name)) is not None}
-            for name, text in (found or {names[0]: "none"}).items():
+            found = _entries(table, spellings) or {spellings.partition("|")[0]: "none"}
+            for name, text in found.items():
                 if text not in allowed:
                     lacks = f", such as {', '.join(self.lacks)}" if self.lacks else ""
                     raise MapError(
@@ -555,11 +531,16 @@ class Family:
                     )
 
 
-def _text_of(value: Any, name: str) -> str | None:
-    """The entry of a table at a name with dots, as text; None if it is missing or null."""
-    for part in name.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return value if value is None or isinstance(value, str) else json.dumps(value)
+def _entries(table: Any, spellings: str) -> dict[str, str]:
+    """The entries at names with dots, which have ``|`` between them, as texts; without missing and null ones."""
+    found = dict[str, str]()
+    for name in spellings.split("|"):
+        value = table
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        if value is not None:
+            found[name] = value if isinstance(value, str) else json.dumps(value)
+    return found
 
 
 def _tables(value: Any) -> Iterator[dict[str, Any]]:
@@ -569,14 +550,19 @@ def _tables(value: Any) -> Iterator[dict[str, Any]]:
             yield from _tables(each)
 
 
-def is_like(name: str, other: str) -> bool:
-    (a, _, target), (b, _, goal) = name.partition("-to-"), other.partition("-to-")
-    return target == goal and a.rpartition("-")[2] == b.rpartition("-")[2]
+def _texts(values: Iterable[Any]) -> list[str]:
+    return [each for each in values if isinstance(each, str) and each]
 
 
 def _fitting(label: str, named: Collection[str], shipped: Mapping[str, Collection[str]]) -> str:
-    fitting = (name for name, models in shipped.items() if not set(named).isdisjoint(models))
-    return next((name for name in fitting if is_like(label, name)), "")
+    """The first map between the same libraries for a model; empty without one."""
+    source, _, target = label.partition("-to-")
+    for name, models in shipped.items():
+        other, _, goal = name.partition("-to-")
+        is_like = target == goal and source.rpartition("-")[2] == other.rpartition("-")[2]
+        if is_like and not set(named).isdisjoint(models):
+            return name
+    return ""
 
 
 SizeValue = int | float | str | Sequence[int | float]
@@ -597,36 +583,38 @@ def sizes_at(sizes: Mapping[str, SizeValue], path: str) -> SizeOf:
     asked: list[str] = []
 
     def size_of(name: str) -> Any:
+        if name in asked:
+            raise MapError(
+                f"The sizes {' -> '.join([*asked, name])} depend on each other.",
+                "Give one of them as a number.",
+            )
         if name not in found:
-            if name in asked:
-                raise MapError(
-                    f"The sizes {' -> '.join([*asked, name])} depend on each other.",
-                    "Give one of them as a number.",
-                )
             asked.append(name)
             try:
-                if name.startswith(PREFIX):
-                    found[name] = config_size(path, name.removeprefix(PREFIX))
-                elif name in sizes:
-                    size = sizes[name]
-                    if isinstance(size, str):
-                        tree = parse_expression(size).tree
-                        is_list = isinstance(tree, str) and isinstance(size_of(tree), list)
-                        value = size_of(tree) if is_list else float_of(tree, size_of)
-                        found[name] = value if is_list or value.denominator != 1 else int(value)
-                    elif not isinstance(size, int | float):
-                        found[name] = [*map(exact_number, size)]
-                    else:
-                        found[name] = exact_number(size)
-                else:
-                    raise MapError(
-                        f"The size {name} is not given.",
-                        f"{did_you_mean(name, sizes)}Give it: --size {name}=N, in Python "
-                        f"sizes={{{name!r}: N}}.",
-                    )
+                found[name] = value_of(name)
             finally:
                 asked.pop()
         return found[name]
+
+    def value_of(name: str) -> Any:
+        if name.startswith(PREFIX):
+            return config_size(path, name.removeprefix(PREFIX))
+        if name not in sizes:
+            raise MapError(
+                f"The size {name} is not given.",
+                f"{did_you_mean(name, sizes)}Give it: --size {name}=N, in Python "
+                f"sizes={{{name!r}: N}}.",
+            )
+        size = sizes[name]
+        if not isinstance(size, str):
+            return (
+                exact_number(size) if isinstance(size, int | float) else [*map(exact_number, size)]
+            )
+        tree = parse_expression(size).tree
+        if isinstance(tree, str) and isinstance(size_of(tree), list):
+            return size_of(tree)
+        value = float_of(tree, size_of)
+        return value if value.denominator != 1 else int(value)
 
     return size_of
 
@@ -639,7 +627,7 @@ def config_size(path: str, name: str, file: str = _NAME) -> Any:
     it goes into, and ``|`` between spellings. Configurations leave ``head_dim`` out if it follows."""
     where, content = read_beside(path, file)
     spellings = name.split("|")
-    if name == _HEAD and _text_of(content, name) is None:
+    if name == _HEAD and not _entries(content, name):
         width, heads = (config_size(path, each, file) for each in _OF_HEADS)
         return Fraction(width) / heads
     for spelling in spellings:
@@ -668,8 +656,7 @@ def is_switched_on(condition: Condition | None, path: str) -> bool:
         _, config = read_beside(path)
     except MapError:  # every entry is missing
         config = {}
-    texts = (_text_of(config, name) for name in condition.name.split("|"))
-    found = next((text for text in texts if text is not None), "none")
+    found = next(iter(_entries(config, condition.name).values()), "none")
     return (found == condition.value) == condition.is_equal
 
 

@@ -63,6 +63,12 @@ class Piece:
         views = (self.source,) if self.arithmetic is None else self.arithmetic.views
         return tuple(dict.fromkeys(view.key for view in views if view.key))
 
+    def between(self, source: str, target: str) -> "Piece":
+        """Return the piece between two other tensors; it moves bits."""
+        taken = View(source, self.source.start, self.source.steps)
+        filled = View(target, self.target.start, self.target.steps)
+        return Piece(self.rule, self.shape, taken, filled)
+
 
 @frozen
 class Target:

@@ -12,7 +12,7 @@ shape is known.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
 
@@ -25,28 +25,20 @@ from shardvar.maps.expressions import SizeOf, operator_of, walk
 from shardvar.maps.language import (
     ELLIPSIS,
     AxisNames,
-    KeyPattern,
     MapRule,
-    NumberPart,
-    Side,
-    TextPart,
-    WordPart,
 )
 from shardvar.maps.matching import (
     ALL,
-    NEAR,
-    Bounds,
+    FittedSide,
     Match,
-    RuleExtents,
-    likeness,
-    nearest_rule,
+    Matches,
+    fit_sides,
     solve,
-    why_unmatched,
-    write_key,
+    write_keys,
 )
 from shardvar.maps.plan import Piece, View
 from shardvar.pictures.words import human_shape
-from shardvar.records import field, frozen, mutable
+from shardvar.records import field, frozen, mutable, replace
 
 _MOST_BOXES = 1 << 22
 """Boxes of one tensor, about 100 bytes each."""
@@ -87,73 +79,27 @@ class Problem:
     """One sentence that tells what to do."""
 
 
-def check_uses(
-    rules: Sequence[MapRule],
-    shapes: Mapping[str, Sequence[int]],
-    uses: Mapping[str, Sequence[Use]],
-    unselected: Mapping[str, int],
-    keys: Sequence[str],
-    selected: Collection[str],
-    explain: Callable[[str], Problem | None],
-    unused: Collection[int],
-) -> Iterator[Problem]:
-    """Yield problems of the use of each key; rules match only the names of ``unselected``.
-
-    ``explain`` may know the problem of a key that no rule takes, and ``unused`` rules match no key.
-    """
-    described, misspelt = 0, dict[int, str]()
-    for key in keys:
-        if key in selected or key in uses:
-            if key in shapes:
-                yield from _of_source(key, shapes[key], uses.get(key, ()), rules)
-            continue
-        described += 1
-        if described > MOST_PROBLEMS:
-            yield Problem(f"{key!r} is matched by no rule.", "")
-            continue
-        if (problem := explain(key)) is not None:
-            yield problem
-            continue
-        near = ""
-        if key in unselected:
-            rule = _named([unselected[key]], rules)
-            near = f"; {rule} matches its name and not its numbers"
-        elif (number := nearest_rule(key, rules, unused)) is not None:
-            if number in unused and likeness(key, rules[number]) >= NEAR:
-                misspelt.setdefault(number, key)
-            why = why_unmatched(key, rules[number].source.key)
-            near = f"; the nearest is {_named([number], rules)}{f', where {why}' if why else ''}"
-        yield Problem(
-            f"{key!r} is matched by no rule{near}.",
-            f"Add a rule for it, or leave it out: '{quoted_key(key)} -> nothing'.",
-        )
-    for number, key in misspelt.items():
-        cause = (
-            f"Rule {number + 1}, {rules[number].text!r}, matches no key, and is most like {key!r}."
-        )
-        yield Problem(cause, "Correct its name, or remove the rule.")
-
-
-def _named(numbers: Sequence[int], rules: Sequence[MapRule], mark: str = "") -> str:
+def name_rules(numbers: Sequence[int], rules: Sequence[MapRule], mark: str = "") -> str:
     return mark.join(f"rule {number + 1} {rules[number].text!r}" for number in numbers)
 
 
-def _of_source(
+def check_uses(
     key: str, shape: Sequence[int], uses: Sequence[Use], rules: Sequence[MapRule]
 ) -> Iterator[Problem]:
+    """Yield a problem if not each element of a tensor is used once."""
     first = [use for use in uses if not use.is_again]
     flaw = find_element(shape, first)
     if flaw is None:
         return
     where, rows = flaw
     if rows:
-        named = _named(sorted({first[row].rule for row in rows}), rules, " and ")
+        named = name_rules(sorted({first[row].rule for row in rows}), rules, " and ")
         yield Problem(
             f"{key!r}: its element {where} is used {len(rows)} times, by {named}.",
             "Leave one of them out, separate them with '@', or write 'also' before one.",
         )
     elif len(first) == len(uses) or not _covers(shape, uses):
-        named = _named(sorted({use.rule for use in uses})[:3], rules, "; ")
+        named = name_rules(sorted({use.rule for use in uses})[:3], rules, "; ")
         yield Problem(
             f"{key!r}: its element {where} is used by no rule; others are used by {named}.",
             "Add a rule for it, such as one with '@' and '-> nothing'.",
@@ -342,15 +288,22 @@ class TensorAxes:
 
 
 def axes_of(
-    side: Side,
+    fitted: FittedSide,
     shape: Shape,
     key: str,
-    full: Callable[[str], int | None],
-    ranges: Mapping[str, Bounds],
+    known: Mapping[str, int],
     *,
     may_cut: bool = False,
 ) -> tuple[TensorAxes, dict[str, int]]:
-    """With ``may_cut``, the last block of an axis ``(a p)`` may be shorter than the others."""
+    """Return the axes of a tensor, and the selected extents of their indices.
+
+    With ``may_cut``, the last block of an axis ``(a p)`` may be shorter than the others.
+    """
+    side = fitted.side
+
+    def full(name: str) -> int | None:
+        return fitted.full(name, known.get(name))
+
     others = len(side.axes) - (ELLIPSIS in side.axes)
     more = len(shape) - others
     if more < 0 or (more and ELLIPSIS not in side.axes):
@@ -369,9 +322,10 @@ def axes_of(
             cut[axis] = extent
             found |= {axis[0]: -(-extent // step), axis[1]: step}
         else:
-            found |= solve(axis, extent, full, f"{key!r} of {human_shape(shape)}")
+            sizes = {name: size for name in axis if (size := full(name)) is not None}
+            found |= solve(axis, extent, sizes, f"{key!r} of {human_shape(shape)}")
     for name, size in found.items():
-        bounds = ranges.get(name, ALL)
+        bounds = fitted.bounds(name)
         stop = size if bounds.stop is None else bounds.stop
         if max(stop, bounds.start) > size:
             raise MapError(
@@ -381,8 +335,7 @@ def axes_of(
             )
         if not bounds.is_single:
             selected[name] = stop - bounds.start
-    starts = {name: bounds.start for name, bounds in ranges.items()}
-    return TensorAxes(tuple(axes), found, starts, cut), selected
+    return TensorAxes(tuple(axes), found, fitted.starts(), cut), selected
 
 
 def blocks(
@@ -447,11 +400,22 @@ class FittedRule:
 
     number: int
     rule: MapRule
-    extents: RuleExtents
-    """The extents that its text and the sizes give."""
-    size_of: SizeOf
-    of_tensors: tuple[RuleExtents, ...] = ()
-    """The same for each tensor of a rule that computes."""
+    source: FittedSide
+    target: FittedSide
+    tensors: tuple[FittedSide, ...]
+    """The tensors of a rule that computes."""
+    origins: tuple[int, ...]
+    """The positions of the rules in which these are written."""
+
+
+def fit_rule(number: int, rule: MapRule, size_of: SizeOf, sizes: Collection[str]) -> FittedRule:
+    ranges = {name: each for side in rule.tensors for name, each in side.ranges.items()}
+    source = replace(rule.source, ranges=ranges | rule.source.ranges)
+    both, *others = (
+        fit_sides(replace(rule, source=side), size_of, sizes) for side in (source, *rule.tensors)
+    )
+    origins = tuple(number if origin is None else origin for origin in rule.origins)
+    return FittedRule(number, rule, *both, tuple(side for side, _ in others), origins)
 
 
 @frozen
@@ -493,10 +457,18 @@ class Contribution:
     def number(self) -> int:
         return self.fitted.number
 
-    def use(self) -> Use:
-        fixed = dict(self.fixed_in(self.source.axes))
-        is_again = self.fitted.rule.is_again
-        return self.source.use(self.number, fixed, self.selected, is_again=is_again)
+    def uses(self) -> list[tuple[str, Use]]:
+        """Return what it holds of each tensor; ``Use.rule`` is the rule that it is written in."""
+        fitted, binding = self.fitted, self.binding
+        tensors = [(self.match.key, self.source, self.number)]
+        if binding is not None:
+            places = [(place, key) for (place, *_), key in binding.keys.items()]
+            tensors = [(key, binding.axes[n], fitted.origins[n]) for n, key in places]
+        is_again = fitted.rule.is_again
+        return [
+            (key, placed.use(number, self.fixed, self.selected, is_again=is_again))
+            for key, placed, number in tensors
+        ]
 
     def fixed_in(self, axes: Sequence[AxisNames]) -> tuple[tuple[str, int], ...]:
         fixed = self.fixed
@@ -521,120 +493,64 @@ class Contribution:
 
 def contributions_of(
     fitted: FittedRule,
-    match: Match,
-    about: TensorFacts,
+    rows: Sequence[Match],
+    dtype: str,
     placed: TensorAxes,
     selected: Mapping[str, int],
     counts: Mapping[str, int],
     binding: Binding | None = None,
 ) -> Iterator[Contribution]:
-    """Yield the contributions of one tensor: one for each target, and for each block that is cut."""
-    target = fitted.rule.target
-    if target is None:
+    """Yield the contributions of tensors of one shape: one for each target, and for each block that is cut."""
+    rule, target = fitted.rule, fitted.target
+    if rule.target is None:
         return
-    extents, axes = fitted.extents, tuple[AxisNames, ...]()
-    for axis in target.axes:
+    axes, extent = tuple[AxisNames, ...](), {**selected}
+    for axis in target.side.axes:
         rest = [each for each in placed.axes if each and each[0].startswith("...")]
         axes += tuple(rest) if axis == ELLIPSIS else (axis,)
-    repeated = fitted.rule.repeated()
-    extent = {**selected}
-    for name in repeated:
-        size = extents.selected(name)
-        items = [each for each in walk(fitted.rule.tree) if operator_of(each) == "item"]
+    for name in rule.repeated():
+        size = target.shared.get(name)
+        items = [each for each in walk(rule.tree) if operator_of(each) == "item"]
         lists = [numbers for _, numbers, index in items if index == name]
         if size is None and lists:
-            size = len(fitted.size_of(lists[0]))
+            size = len(target.size_of(lists[0]))
         if size is None:
-            cause = f"The size of {name} in {fitted.rule.text!r} is not known, and only the target has it."
+            cause = f"The size of {name} in {rule.text!r} is not known, and only the target has it."
             raise MapError(cause, f"Give {name} in sizes, or --size {name}=N.")
         extent[name] = size
-    selected = extent
-    shared = {**counts, **selected}
-    full = {name: extents.full(name, True, shared.get(name)) for axis in axes for name in axis}
+    shared = {**counts, **extent}
+    full = {name: target.full(name, shared.get(name)) for axis in axes for name in axis}
     cut = {
         axis: length
         for axis in placed.cut
-        if (length := placed.selected_of_cut(axis, selected)) is not None
-        and all(extents.bounds(name, True) == ALL for name in axis)
+        if (length := placed.selected_of_cut(axis, extent)) is not None
+        and all(target.bounds(name) == ALL for name in axis)
     }
     # Indices of the source's axes that are in the target's key, and with 'also' indices that the
     # source does not have: one target for each value.
-    of_key = target.key.indices()
-    unstacked = [name for name in of_key if name in extent and name not in match.indices]
+    of_key = [name for name in target.side.key.indices() if name in extent]
+    unstacked = [name for name in of_key if name not in rows[0].indices]
     number = prod(extent[name] for name in unstacked)
     if number > _MOST_TARGETS:
         raise MapError(
-            f"{match.key!r} would become {number:,} tensors.",
+            f"{rows[0].key!r} would become {number:,} tensors.",
             f"At most {_MOST_TARGETS:,} are made of one: keep an index among the axes.",
         )
-    for values in product(*(range(extent[name]) for name in unstacked)):
-        at = {**match.indices, **dict(zip(unstacked, values, strict=True))}
-        key = target_key(fitted, match, at, shared)
-        for block, extents_of_block in blocks(placed, selected, at):
-            both = {**shared, **extents_of_block}
+    if not number:
+        return
+    values = [*product(*(range(extent[name]) for name in unstacked))]
+    rows = [
+        replace(row, indices={**row.indices, **dict(zip(unstacked, each, strict=True))})
+        for row in rows
+        for each in values
+    ]
+    keys = write_keys(target, Matches.of(rows), shared, is_target=True)
+    for row, key in zip(rows, keys, strict=True):
+        for block, extents_of_block in blocks(placed, extent, row.indices):
+            fixed, both = {**row.indices, **block}, {**shared, **extents_of_block}
             yield Contribution(
-                *(fitted, match, about[0], key, axes, {**at, **block}, both, full, placed, cut),
-                binding,
+                fitted, row, dtype, key, axes, fixed, both, full, placed, cut, binding
             )
-
-
-def write_parts(
-    fitted: FittedRule,
-    match: Match,
-    key: KeyPattern,
-    full_of: Callable[[str], int | None],
-    value_of: Callable[[str, int | None], int],
-) -> str:
-    """``value_of`` also gets the full extent of an index that has one: not of a number's first."""
-    given = list[int | str]()
-    for part in key.parts:
-        if isinstance(part, str):
-            continue
-        if isinstance(part, TextPart):
-            given.append(match.texts[part.name])
-            continue
-        axis = part.axis if isinstance(part, NumberPart) else (part.name,)
-        number = 0
-        for place_in_axis, name in enumerate(axis):
-            full = full_of(name) if place_in_axis else 1
-            if full is None:
-                raise MapError(
-                    f"The size of {name} in {{({' '.join(axis)})}} is not known.",
-                    f"Give {name} in sizes, or --size {name}=N.",
-                )
-            is_bounded = place_in_axis or isinstance(part, WordPart)
-            number = number * full + value_of(name, full_of(name) if is_bounded else None)
-        number += part.shift.integer(fitted.size_of) if isinstance(part, NumberPart) else 0
-        if number < 0:
-            raise MapError(
-                f"{match.key!r} would get the number {number}.", "Add to it in the rule."
-            )
-        given.append(number)
-    return write_key(key, given)
-
-
-def target_key(
-    fitted: FittedRule, match: Match, at: Mapping[str, int], counts: Mapping[str, int]
-) -> str:
-    extents = fitted.extents
-
-    def value_of(name: str, full: int | None) -> int:
-        bounds = extents.bounds(name, True)
-        value = bounds.start + at.get(name, 0)
-        past = [limit for limit in (bounds.stop, full) if limit is not None and value >= limit]
-        if past:
-            raise MapError(
-                f"{match.key!r} has {name} = {value}, and the target has {min(past)} of it.",
-                f"Choose another range of {name}, or another size.",
-            )
-        return value
-
-    if fitted.rule.target is None:
-        return ""
-    key = fitted.rule.target.key
-    return write_parts(
-        fitted, match, key, lambda name: extents.full(name, True, counts.get(name)), value_of
-    )
 
 
 def piece_of(contribution: Contribution, target: TensorAxes) -> Piece:
@@ -651,13 +567,11 @@ def piece_of(contribution: Contribution, target: TensorAxes) -> Piece:
 def missing_key(contribution: Contribution, name: str, value: int) -> str:
     """Return the key next to a contribution's source that would have another value of one index, or ""."""
     fitted, match = contribution.fitted, contribution.match
-    starts = {name: bounds.start for name, bounds in fitted.extents.source.items()}
-    key, at = fitted.rule.source.key, {**match.indices, name: value}
-    if any(isinstance(part, NumberPart) and len(part.axis) > 1 for part in key.parts):
+    key, indices = fitted.rule.source.key, {**match.indices, name: value}
+    if any(len(part.axis) > 1 for part in key.named_parts()):
         return ""
-    return write_parts(
-        fitted, match, key, lambda _: None, lambda name, _: starts.get(name, 0) + at.get(name, 0)
-    )
+    rows = Matches.of([replace(match, indices=indices)])
+    return write_keys(fitted.source, rows, {})[0]
 
 
 def check_kind(rule: MapRule, key: str, dtype: str, encoding: str | None) -> None:

@@ -17,6 +17,8 @@ import shardvar as sv
 import shardvar.testing as t
 from shardvar.extras import install_command
 from shardvar.layout import Partition
+from shardvar.layout.dtypes import numpy_dtype
+from shardvar.testing.arrays import NUMBERS
 from shardvar.testing.operations import norms_of
 from spec_tests.helpers.programs import ENVIRONMENT
 
@@ -92,10 +94,12 @@ def test_checkpoints_can_be_saved_under_every_policy(
     assert sv.load(path).keys() == tensors.keys()
 
 
-@given(st.data())
-def test_updates_are_what_a_sharded_variable_does(data: st.DataObject) -> None:
-    sharded, full = data.draw(t.sharded_variables())
-    for update in data.draw(t.update_sequences(full.shape)):
+@given(st.data(), st.sampled_from(NUMBERS))
+def test_updates_are_what_a_sharded_variable_does(data: st.DataObject, name: str) -> None:
+    """In every dtype: nothing that a variable must refuse is drawn, such as an integer by zero."""
+    dtype = numpy_dtype(name)
+    sharded, full = data.draw(t.sharded_variables(dtype))
+    for update in data.draw(t.update_sequences(full.shape, dtype)):
         if update.ids is None:
             verb = update.op if update.op == "assign" else f"assign_{update.op}"
             getattr(sharded, verb)(update.values)

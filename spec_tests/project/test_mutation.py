@@ -2,6 +2,7 @@
 page is current."""
 
 import ast
+import gc
 import inspect
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from spec_tests.helpers.paths import SPEC_TESTS
 from spec_tests.helpers.programs import ENVIRONMENT
 from spec_tests.helpers.source_code import MODULES, PACKAGE, layer_of, tree_of
 from spec_tests.mutation import trial
+from spec_tests.mutation.forks import exchange
 from spec_tests.mutation.operators import Change, changes
 from spec_tests.mutation.page import PAGE, render
 from spec_tests.mutation.results import read_judgements, read_results
@@ -152,6 +154,21 @@ def test_a_constant_is_seen_by_all_tests_of_its_module() -> None:
             "wire/crc.py", replace(change, start=(line, 0), stop=(line, 1), function=function)
         )
         assert trace.tests_of(mutant) == set(tests)
+
+
+def test_a_function_gets_the_code_of_another_text() -> None:
+    """Also where the objects of a test run are frozen, as ours are."""
+    text = inspect.getsource(region)
+    line = region.read_integer.__code__.co_firstlineno + 4
+    assert "index(value)" in text.splitlines()[line - 1]
+    gc.freeze()
+    try:
+        exchange(region, text.replace("return index(value)", "return 7"), line)
+        assert region.read_integer(1, "number") == 7
+    finally:
+        exchange(region, text, line)
+        gc.freeze()
+    assert region.read_integer(1, "number") == 1
 
 
 PROBE = """

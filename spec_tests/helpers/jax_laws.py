@@ -595,6 +595,25 @@ def a_save_with_a_base_writes_what_has_changed(folder: Path) -> None:
 
 
 @law
+def a_part_has_each_region_of_its_process_once(folder: Path) -> None:
+    """A disk of each node has its own replicas, of which the first may be another process's."""
+    import jax
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    import shardvar.jax
+    from shardvar.verbs.together.run import saving_parts
+
+    whole = np.arange(32, dtype=np.float32).reshape(8, 4)
+    specs = PartitionSpec("x"), PartitionSpec(None, "y"), PartitionSpec()
+    placed = [jax.device_put(whole, NamedSharding(meshes()[1], each)) for each in specs]
+    state = dict(zip("abc", placed, strict=True))
+    with saving_parts():
+        report = shardvar.jax.save(folder / "ck", state, run="1")
+    assert report.nbytes == 3 * whole.nbytes
+    same(shardvar.jax.load(folder / "ck", state), state)
+
+
+@law
 def saved_steps_keep_the_newest_state(folder: Path) -> None:
     import jax
 

@@ -45,6 +45,7 @@ def answers(manager: Any) -> list[Any]:
         {},
         {"max_to_keep": 2, "keep_period": 3},
         {"max_to_keep": 3, "save_interval_steps": 2, "enable_async_checkpointing": False},
+        {"best_fn": lambda metrics: metrics["loss"], "best_mode": "min"},
     ],
 )
 def test_a_loop_sees_what_orbax_shows(tmp_path: Path, options: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 catches a wrong twin."""
 
 import glob
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +32,19 @@ FINDING = settings(
 
 def test_every_public_name_has_a_docstring() -> None:
     assert [name for name in t.__all__ if not (getattr(t, name).__doc__ or "").strip()] == []
+
+
+def test_defaults_are_those_of_the_docstrings() -> None:
+    wrong = [
+        f"{name}({parameter})"
+        for name in t.__all__
+        if inspect.isfunction(function := getattr(t, name))
+        for parameter in inspect.signature(function).parameters.values()
+        if type(parameter.default) in (int, bool)
+        and f"{parameter.name} : {type(parameter.default).__name__}, default {parameter.default}\n"
+        not in (function.__doc__ or "")
+    ]
+    assert wrong == []
 
 
 @given(t.shapes(), st.data())

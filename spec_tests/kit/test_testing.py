@@ -140,6 +140,17 @@ def test_what_must_be_refused_is_refused_and_changes_nothing(data: st.DataObject
     t.assert_matches_oracle(sharded, full)
 
 
+def test_a_value_of_every_wrong_shape_is_among_those_to_refuse() -> None:
+    for shape, wrong in (
+        ((3, 2), {(1, 2), (3, 1), (2,), (4, 2), (6, 2), (3, 3)}),
+        ((3,), {(1,), (), (4,), (6,)}),
+        ((0, 2), {(1, 2), (2,), (3, 2)}),
+    ):
+        dense = [each for each in t.every_refused_update(shape) if each.ids is None]
+        assert {each.values.shape for each in dense} == wrong
+        assert {each.op for each in dense} == {"assign", "add", "sub"}
+
+
 @given(t.variables_and_updates(), st.sampled_from([np.int32, np.float64]))
 def test_a_write_is_drawn_with_the_variable_that_it_fits(drawn: Any, dtype: Any) -> None:
     sharded, full, update = drawn

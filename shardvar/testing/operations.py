@@ -142,8 +142,9 @@ def updates(
 ) -> st.SearchStrategy[Update]:
     """Return writes of a variable of this shape; with ``op``, sparse ones of that kind.
 
-    Operands are the numbers 1, 2, 3 and so on, or powers of two, and for ``mul`` and ``div`` always
-    powers of two: on a variable of small integers no order of the operands of one write rounds.
+    Operands are the numbers 1, 2, 3 and so on, or powers of two that the dtype has, and for ``mul``
+    and ``div`` always such powers: on a variable of small integers no order of the operands of one
+    write rounds, and none is divided by zero. Booleans are only assigned and updated.
 
     Parameters
     ----------
@@ -179,15 +180,19 @@ def _check_shape(shape: Any) -> Shape:
 @st.composite
 def _updates(draw: st.DrawFn, shape: Shape, dtype: npt.DTypeLike, op: str) -> Update:
     sparse = bool(op) or draw(st.booleans())
-    name = op or draw(st.sampled_from(SPARSE if sparse else DENSE))
+    ops = SPARSE if sparse else DENSE
+    if np.dtype(dtype).kind == "b":  # which have no arithmetic
+        ops = ops[-1:] if sparse else ops[:1]
+    name = op or draw(st.sampled_from(ops))
     rows = draw(ids(shape[0])) if sparse else None
     count = shape if rows is None else (len(rows), *shape[1:])
     if name not in ("mul", "div") and draw(st.booleans()):
         return Update(name, rows, counting(count, dtype))
-    powers = st.lists(st.integers(-2, 3), min_size=(n := int(np.prod(count))), max_size=n)
-    return Update(
-        name, rows, (2.0 ** np.array(draw(powers), np.float64)).reshape(count).astype(dtype)
-    )
+    # An integer has no 0.25, which would become 0.
+    some = (1.0, 2.0, 0.5, 4.0, 0.25, 8.0)
+    held = [each for each in some if np.array(each).astype(dtype) == each]
+    powers = st.lists(st.sampled_from(held), min_size=(n := int(np.prod(count))), max_size=n)
+    return Update(name, rows, np.array(draw(powers)).reshape(count).astype(dtype))
 
 
 def update_sequences(
@@ -376,14 +381,14 @@ def updated(full: Array, update: Update) -> Array:
     update : Update
         The write.
     """
-    if update.ids is None:
-        dense = {"assign": update.values, "add": full + update.values, "sub": full - update.values}[
-            update.op
-        ]
-        return np.asarray(dense).astype(full.dtype)
     # Division by zero and overflow are results to be compared, so NumPy must not warn about them.
     with np.errstate(all="ignore"):
+        if update.ids is None:
+            return _WRITES[update.op]([full], update.values)[0].astype(full.dtype)
         return variables.scatter([full], update.op, update.ids.tolist(), update.values)[0]
+
+
+_WRITES = {"assign": variables.assign, "add": variables.assign_add, "sub": variables.assign_sub}
 
 
 ROW_SHAPES: tuple[Shape, ...] = ((), (1,), (2,), (3, 2), (0,))

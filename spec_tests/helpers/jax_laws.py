@@ -369,6 +369,46 @@ def orbax_and_shardvar_read_each_other_with_the_same_keys(folder: Path) -> None:
     assert np.array_equal(nested["params"]["b"][0], params["b"][0])
 
 
+@law
+def empty_containers_are_what_orbax_makes_of_them(folder: Path) -> None:
+    import orbax.checkpoint as ocp
+
+    import shardvar.jax
+
+    state = {"tuple": (), "list": [], "dict": {}, "none": None, "in": [(), {"x": None}], "w": TABLE}
+    ocp.PyTreeCheckpointer().save(folder / "real", state)
+    shardvar.jax.save(folder / "ours", state, run="1", format="orbax")
+    ours, real = (ocp.PyTreeCheckpointer().restore(folder / name) for name in ("ours", "real"))
+    assert np.array_equal(ours.pop("w"), real.pop("w"))
+    assert repr(ours) == repr(real)
+
+
+@law
+def the_size_of_a_portion_is_what_its_regions_take(folder: Path) -> None:
+    """So that a load takes a bounded memory more."""
+    import jax
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    import shardvar.jax
+
+    whole = np.ones((8, 4), np.float64)
+    rows = NamedSharding(meshes()[1], PartitionSpec("x"))  # on each of two devices
+    halves = jax.device_put(np.ones((8, 4), np.int16), rows)
+    state = {"whole": whole, "halves": halves, "number": 7}
+    shardvar.jax.save(folder / "ck", state, run="1")
+    sizes: dict[str, int] = {}
+    real = shardvar.jax.pytrees.in_portions
+
+    def noting(items: Any, size: Any) -> Any:
+        given = [*items]
+        sizes.update((item[0], size(item)) for item in given)
+        return real(given, size)
+
+    with patch.object(shardvar.jax.pytrees, "in_portions", noting):
+        shardvar.jax.load(folder / "ck", state)
+    assert sizes == {"whole": whole.nbytes, "halves": halves.nbytes, "number": 8}
+
+
 TABLE = np.arange(52, dtype=np.float32).reshape(13, 4)
 
 
@@ -592,6 +632,25 @@ def a_save_with_a_base_writes_what_has_changed(folder: Path) -> None:
     options = {"run": "1", "format": "orbax", "base": folder / "step-3"}
     words = "has the format orbax, which has no references"
     raised(ArgumentError, words, face.save, folder / "o", state, **options)
+
+
+@law
+def a_part_has_each_region_of_its_process_once(folder: Path) -> None:
+    """A disk of each node has its own replicas, of which the first may be another process's."""
+    import jax
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    import shardvar.jax
+    from shardvar.verbs.together.run import saving_parts
+
+    whole = np.arange(32, dtype=np.float32).reshape(8, 4)
+    specs = PartitionSpec("x"), PartitionSpec(None, "y"), PartitionSpec()
+    placed = [jax.device_put(whole, NamedSharding(meshes()[1], each)) for each in specs]
+    state = dict(zip("abc", placed, strict=True))
+    with saving_parts():
+        report = shardvar.jax.save(folder / "ck", state, run="1")
+    assert report.nbytes == 3 * whole.nbytes
+    same(shardvar.jax.load(folder / "ck", state), state)
 
 
 @law

@@ -4,6 +4,7 @@ unclaimed counts as kept."""
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import pytest
 from shardvar.conformance import adapter as protocol
 from shardvar.conformance.adapters.numpy import Adapter as NumpyAdapter
 from shardvar.conformance.adapters.shardvar import Adapter as ShardvarAdapter
-from shardvar.conformance.rules import LEVELS, Rule, all_rules
+from shardvar.conformance.calls import Broken, KeptByRefusal
+from shardvar.conformance.rules import LEVELS, Rule, all_rules, damage
+from shardvar.conformance.rules.cases import refusable
 from shardvar.conformance.rules.damage import files_of
 from shardvar.conformance.session import (
     BROKEN,
@@ -23,12 +26,14 @@ from shardvar.conformance.session import (
     NOT_CLAIMED,
     UNEXPECTED_PASS,
     Expected,
+    _drawn,
     judge,
     program,
     verdict_of,
 )
 from spec_tests.helpers import wrong_adapters
 from spec_tests.helpers.paths import ROOT
+from spec_tests.helpers.right_adapter import Right
 
 WRONG = wrong_adapters.__name__
 RULES = {rule.id: rule for rule in all_rules()}
@@ -213,6 +218,42 @@ def test_damage_hits_the_same_bytes_whatever_the_files_are_called(tmp_path: Path
         [path.read_bytes() for path in files_of(str(tmp_path / name))] for name in ("one", "other")
     )
     assert one == other and sorted(one[:2]) == [b"a", b"b"] and one[2:] == [b"00"]
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [damage.flip, damage.misprint, damage.remove_file, damage.swap, damage.truncate, damage.turn, damage.zero],
+)  # fmt: skip
+def test_each_damage_changes_a_file(harm: Any, tmp_path: Path) -> None:
+    contents = {"text": b"12 of 345", "bytes": bytes(range(1, 200))}
+    for number, (place, extra) in enumerate(product((0, 4_999, 9_999), (1, 5))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for name, content in contents.items():
+            (folder / name).write_bytes(content)
+        harm(str(folder), 0, place, extra)
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} != contents
+
+
+def test_what_may_not_be_refused_raises_its_own_error() -> None:
+    for is_refusable, error in ((True, KeptByRefusal), (False, OSError)):
+        with pytest.raises(error), refusable(is_refusable):
+            raise OSError
+    with pytest.raises(Broken), refusable():
+        raise Broken("It gave 1.", "It must give 2.")
+
+
+def test_tensors_of_many_axes_have_three_to_five() -> None:
+    for name in ("V-MESH-1-axes", "V-MOVE-1-axes"):
+        assert {case[0].ndim for case in _drawn(RULES[name].cases, 60)} == {3, 4, 5}, name
+
+
+def test_a_seed_that_is_ignored_is_a_breach() -> None:
+    class OneSeed(Right):
+        def initialize(self, kind: str, shape: Any, dtype: Any, num_shards: int, seed: int) -> Any:
+            return super().initialize(kind, shape, dtype, num_shards, 1)
+
+    assert judge(RULES["R-INIT-5-seeds"], OneSeed(), max_examples=EXAMPLES).outcome == BROKEN
 
 
 def test_an_exception_where_an_answer_is_due_is_a_breach() -> None:

@@ -1,7 +1,5 @@
 """Each method of an adapter is asked for in each dimension that can hide a mistake, or has a reason."""
 
-from functools import cache
-
 import numpy as np
 import pytest
 
@@ -15,7 +13,7 @@ CASES = 20
 """Cases a rule: fewer than the kit draws by itself."""
 
 
-@cache
+@pytest.fixture(scope="module")
 def seen() -> set[tuple[str, str]]:
     """Return the methods and dimensions that the rules ask the right adapter for."""
     cells: set[tuple[str, str]] = set()
@@ -35,8 +33,10 @@ def seen() -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("dimension", DIMENSIONS)
-def test_each_method_is_asked_for_or_has_a_reason(dimension: str) -> None:
-    asked = {method for method, one in seen() if one == dimension}
+def test_each_method_is_asked_for_or_has_a_reason(
+    dimension: str, seen: set[tuple[str, str]]
+) -> None:
+    asked = {method for method, one in seen if one == dimension}
     absent = [
         method
         for rows in ABSENT.values()

@@ -2,6 +2,7 @@
 catches a wrong twin."""
 
 import glob
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,8 @@ import shardvar as sv
 import shardvar.testing as t
 from shardvar.extras import install_command
 from shardvar.layout import Partition
+from shardvar.layout.dtypes import numpy_dtype
+from shardvar.testing.arrays import NUMBERS
 from shardvar.testing.operations import norms_of
 from spec_tests.helpers.programs import ENVIRONMENT
 
@@ -29,6 +32,19 @@ FINDING = settings(
 
 def test_every_public_name_has_a_docstring() -> None:
     assert [name for name in t.__all__ if not (getattr(t, name).__doc__ or "").strip()] == []
+
+
+def test_defaults_are_those_of_the_docstrings() -> None:
+    wrong = [
+        f"{name}({parameter})"
+        for name in t.__all__
+        if inspect.isfunction(function := getattr(t, name))
+        for parameter in inspect.signature(function).parameters.values()
+        if type(parameter.default) in (int, bool)
+        and f"{parameter.name} : {type(parameter.default).__name__}, default {parameter.default}\n"
+        not in (function.__doc__ or "")
+    ]
+    assert wrong == []
 
 
 @given(t.shapes(), st.data())
@@ -92,10 +108,12 @@ def test_checkpoints_can_be_saved_under_every_policy(
     assert sv.load(path).keys() == tensors.keys()
 
 
-@given(st.data())
-def test_updates_are_what_a_sharded_variable_does(data: st.DataObject) -> None:
-    sharded, full = data.draw(t.sharded_variables())
-    for update in data.draw(t.update_sequences(full.shape)):
+@given(st.data(), st.sampled_from(NUMBERS))
+def test_updates_are_what_a_sharded_variable_does(data: st.DataObject, name: str) -> None:
+    """In every dtype: nothing that a variable must refuse is drawn, such as an integer by zero."""
+    dtype = numpy_dtype(name)
+    sharded, full = data.draw(t.sharded_variables(dtype))
+    for update in data.draw(t.update_sequences(full.shape, dtype)):
         if update.ids is None:
             verb = update.op if update.op == "assign" else f"assign_{update.op}"
             getattr(sharded, verb)(update.values)
@@ -120,6 +138,17 @@ def test_what_must_be_refused_is_refused_and_changes_nothing(data: st.DataObject
                 rows = sv.IndexedSlices(update.values, update.ids)
                 getattr(sharded, f"scatter_{update.op}")(rows)
     t.assert_matches_oracle(sharded, full)
+
+
+def test_a_value_of_every_wrong_shape_is_among_those_to_refuse() -> None:
+    for shape, wrong in (
+        ((3, 2), {(1, 2), (3, 1), (2,), (4, 2), (6, 2), (3, 3)}),
+        ((3,), {(1,), (), (4,), (6,)}),
+        ((0, 2), {(1, 2), (2,), (3, 2)}),
+    ):
+        dense = [each for each in t.every_refused_update(shape) if each.ids is None]
+        assert {each.values.shape for each in dense} == wrong
+        assert {each.op for each in dense} == {"assign", "add", "sub"}
 
 
 @given(t.variables_and_updates(), st.sampled_from([np.int32, np.float64]))

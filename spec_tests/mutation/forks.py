@@ -163,6 +163,7 @@ def exchange(module: Any, text: str, line: int) -> None:
         number for number, code in enumerate(old) if code.co_firstlineno <= line <= _last_line(code)
     )
     place = old[number].co_qualname, old[number].co_firstlineno
+    gc.unfreeze()  # what is frozen is not among the objects
     for each in gc.get_objects():
         if isinstance(each, FunctionType) and each.__code__.co_filename == path:
             if (each.__code__.co_qualname, each.__code__.co_firstlineno) == place:

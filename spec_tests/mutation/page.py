@@ -35,7 +35,7 @@ second. A survivor may also be tried with the files of the new tests only, which
 second commit was not tried again. The first run predicts the findings of another seed.
 The column *now* shows only that the gaps of this sample are closed. Without `SEED`, a run draws a seed and prints it.
 
-These layers are not sampled:
+These layers and files are not sampled:
 {left_out}.
 """
 

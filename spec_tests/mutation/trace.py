@@ -12,7 +12,6 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +88,9 @@ def read_trace(layers: Iterable[str]) -> Trace:
     }
     RECORDS.mkdir(parents=True, exist_ok=True)
     new = [file for file, place in places.items() if not place.exists()]
-    folders = [list(some) for _, some in groupby(new, key=lambda file: file.split("/")[1])]
+    parts = [new[number::JOBS] for number in range(JOBS)]
     with ThreadPoolExecutor(JOBS) as pool:
-        list(pool.map(lambda some: _record(some, places), folders))
+        list(pool.map(lambda some: _record(some, places), filter(None, parts)))
     trace = Trace()
     for place in places.values():
         trace.add(place)
@@ -105,9 +104,9 @@ def _files_of(own: str) -> list[Path]:
 
 
 def _record(files: Sequence[str], places: Mapping[str, Path]) -> None:
-    """Run files of tests of one folder, and record each in its place."""
+    """Run files of tests, and record each in its place."""
     print(f"recording which lines {' '.join(files)} execute", flush=True)
-    together = RECORDS / f"together-{files[0].split('/')[1]}.json"
+    together = RECORDS / f"together-{Path(files[0]).stem}.json"
     environment = os.environ | {"CI": "1", "OPENBLAS_NUM_THREADS": "1", FILE: str(together)}
     program = [sys.executable, *_PYTEST.split(), *files]
     subprocess.run(program, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=False)

@@ -1,8 +1,9 @@
 """A pytest plugin that records which test executes which line: ``-p spec_tests.mutation.tracing``.
 
-coverage.py traces, in this process and in the Python programs that the tests start; its context is
-the id of the running test. The record also has the duration of each test, so that the quick ones
-can run first, and the tests that fail without any mutant, which prove nothing.
+coverage.py traces, in this process, in its forks and in the Python programs that the tests start. Its
+context is the number of a set of tests: of the running one, or of all that share the fixture that is
+made. The record also has the duration of each test, so that the quick ones can run first, and the
+tests that fail without any mutant, which prove nothing.
 """
 
 import json
@@ -17,31 +18,73 @@ import pytest
 
 from spec_tests.mutation.trace import FILE
 
-_TEST = "MUTATION_TEST"
-"""The environment variable that tells the programs that a test starts which test it is."""
-_programs = tempfile.TemporaryDirectory()
-_coverage = coverage.Coverage(data_file=None, source_pkgs=["shardvar"], config_file=False)
+_data = tempfile.TemporaryDirectory()
+_settings = Path(_data.name, "settings")
+"""The settings of programs. A program's environment may be older than the test that starts it, so
+that the context stands here."""
+_coverage = coverage.Coverage(
+    data_file=f"{_data.name}/data", data_suffix=True, source_pkgs=["shardvar"], config_file=False
+)
 _coverage.set_option("run:disable_warnings", ["module-not-measured", "no-data-collected"])
+_coverage.set_option("run:patch", ["_exit"])  # by which forks end
+_contexts: list[set[str]] = [set()]
+_users: dict[str, set[str]] = defaultdict(set)
+"""The tests of each fixture that is made once for several."""
 _seconds: dict[str, float] = {}
 _failed: set[str] = set()
 
 
-def pytest_configure() -> None:
-    settings = Path(_programs.name, "settings")
-    settings.write_text(
-        f"[run]\nsource_pkgs = shardvar\nparallel = true\ndata_file = {_programs.name}/data\n"
-        f"context = ${{{_TEST}}}\n",
+def _begin(tests: set[str]) -> None:
+    """Let what is executed from now on be executed by these tests."""
+    _contexts.append(tests)
+    context = len(_contexts) - 1
+    _coverage.switch_context(str(context))
+    _settings.write_text(
+        f"[run]\nsource_pkgs = shardvar\nparallel = true\npatch = _exit\ncontext = {context}\n"
+        f"data_file = {_data.name}/data\n",
         encoding="utf-8",
     )
-    os.environ["COVERAGE_PROCESS_START"] = str(settings)  # coverage.py starts with each program
+
+
+def pytest_configure() -> None:
+    os.environ["COVERAGE_PROCESS_START"] = str(_settings)  # coverage.py starts with each program
     _coverage.start()
+    _begin(set())
+
+
+def _name_of(fixture: pytest.FixtureDef[object]) -> str:
+    return f"{fixture.baseid}::{fixture.argname}"
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    for item in session.items:
+        assert isinstance(item, pytest.Function)
+        for fixtures in item._fixtureinfo.name2fixturedefs.values():
+            _users[_name_of(fixtures[-1])].add(item.nodeid)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    _coverage.switch_context(item.nodeid)
-    os.environ[_TEST] = item.nodeid
+    assert isinstance(item, pytest.Function)
+    for value in vars(item.module).values():  # a result that is kept executes nothing again
+        if getattr(value, "__module__", "") == item.module.__name__ and hasattr(
+            value, "cache_clear"
+        ):
+            value.cache_clear()
+    _begin({item.nodeid})
     return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Iterator[None]:
+    if fixturedef.scope == "function":
+        return (yield)
+    before = _contexts[-1]
+    _begin(_users[_name_of(fixturedef)])
+    try:
+        return (yield)
+    finally:
+        _begin(before)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -52,12 +95,16 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_sessionfinish() -> None:
     _coverage.stop()
+    _coverage.save()
     numbers = {test: number for number, test in enumerate(_seconds)}
     found: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
-    for data in [_coverage.get_data(), *_of_programs()]:
+    for file in Path(_data.name).glob("data.*"):
+        data = coverage.CoverageData(basename=str(file))
+        data.read()
         for path in data.measured_files():
             executed = found[path.rpartition("/shardvar/")[2]]
-            for line, tests in data.contexts_by_lineno(path).items():
+            for line, contexts in data.contexts_by_lineno(path).items():
+                tests = set().union(*(_contexts[int(each or 0)] for each in contexts))
                 executed[line] |= {numbers[test] for test in tests if test in numbers}
     lines = {
         path: {line: sorted(tests) for line, tests in executed.items()}
@@ -65,10 +112,3 @@ def pytest_sessionfinish() -> None:
     }
     record = {"seconds": _seconds, "failed": sorted(_failed), "lines": lines}
     Path(os.environ[FILE]).write_text(json.dumps(record), encoding="utf-8")
-
-
-def _of_programs() -> Iterator[coverage.CoverageData]:
-    for path in Path(_programs.name).glob("data.*"):
-        data = coverage.CoverageData(basename=str(path))
-        data.read()
-        yield data

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -145,6 +146,20 @@ def test_the_copies_lie_in_the_same_memory(gate: threading.Event, tmp_path: Path
         face.save(tmp_path / "ck", {"w": torch.randn(9, 9)}, run=run, background=True).result()
         seen.add(training_states._COPIES._places[0].tensor.data_ptr())
     assert len(seen) == 1
+
+
+def test_a_copy_is_there_when_its_devices_have_made_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies from a device begin at once, and end when it is waited for."""
+    from shardvar.torch.leaves import Copies
+
+    devices = [*map(torch.device, ("cpu", "cuda:1", "meta", "cuda:1", "xpu:0"))]
+    waited: list[Any] = []
+    module = SimpleNamespace(synchronize=waited.append)
+    monkeypatch.setattr(torch, "get_device_module", lambda _device: module)
+    copies = Copies()
+    copies._kinds = [(torch.Tensor, torch.int8, torch.strided, each, (1,)) for each in devices]
+    assert copies._copy([]) == []
+    assert sorted(map(str, waited)) == ["cuda:1", "xpu:0"]
 
 
 def test_one_save_is_under_way_and_the_next_waits_or_is_an_error(

@@ -1,5 +1,6 @@
 """A loop that is written for Orbax's manager, with shardvar's in its place."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from orbax.checkpoint.args import Composite, StandardRestore, StandardSave
 
 import shardvar as sv
 from shardvar.errors import ArgumentError, CheckpointNotFound, UnsupportedError
+from shardvar.jax import pytrees
 from shardvar.jax.manager import OrbaxCheckpointManager as CheckpointManager
 
 LOSSES = [3.0, 6.0, 1.0, 2.0, 7.0, 4.0, 5.0]
@@ -30,7 +32,7 @@ def answers(manager: Any) -> list[Any]:
         seen += [manager.should_save(step), manager.save(step, args=args, metrics={"loss": loss})]
     seen += [manager.save(3, args=args), manager.save(9, args=args, force=True)]
     manager.wait_until_finished()
-    seen += [[*manager.all_steps()], manager.latest_step()]
+    seen += [[*manager.all_steps()], manager.latest_step(), manager.best_step()]
     template = StandardRestore(jax.tree.map(jnp.zeros_like, state(0)))
     restored = manager.restore(manager.latest_step(), args=template)
     manager.delete(manager.all_steps()[0])
@@ -45,6 +47,7 @@ def answers(manager: Any) -> list[Any]:
         {},
         {"max_to_keep": 2, "keep_period": 3},
         {"max_to_keep": 3, "save_interval_steps": 2, "enable_async_checkpointing": False},
+        {"best_fn": lambda metrics: metrics["loss"], "best_mode": "min"},
     ],
 )
 def test_a_loop_sees_what_orbax_shows(tmp_path: Path, options: dict[str, Any]) -> None:
@@ -58,6 +61,20 @@ def test_the_newest_step_stays_beside_the_best(tmp_path: Path) -> None:
         for step, loss in enumerate(LOSSES):
             manager.save(step, StandardSave(state(step)), metrics={"loss": loss})
     assert (manager.all_steps(), manager.best_step(), manager.latest_step()) == ([2, 3, 6], 2, 6)
+
+
+def test_a_step_that_is_still_being_saved_is_not_saved_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = pytrees.save_with_objects
+
+    def slow(*arguments: Any) -> Any:
+        time.sleep(0.3)
+        return real(*arguments)
+
+    monkeypatch.setattr(pytrees, "save_with_objects", slow)
+    with CheckpointManager(tmp_path) as manager:
+        assert [manager.save(1, StandardSave(state(1))) for _ in range(2)] == [True, False]
 
 
 def test_items_of_a_composite_have_names(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import shardvar as sv
-from shardvar.errors import CheckpointNotFound, UnsupportedError
+from shardvar.errors import ArgumentTypeError, CheckpointNotFound, UnsupportedError
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 from spec_tests.helpers.torch_training import differences, emptied, run_training
 
@@ -228,6 +228,14 @@ def test_what_cannot_be_saved_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="use_collectives=False"):
         dcp.save({"w": TABLE}, storage_writer=writer, no_dist=True, use_collectives=False)
     assert [path.name for path in tmp_path.rglob("*")] == []
+
+
+def test_arguments_of_other_types_are_refused_before_torch_saves_or_loads(tmp_path: Path) -> None:
+    for wrong in (5, None, ["torch"]):
+        with pytest.raises(ArgumentTypeError, match="the names of formats are strings"):
+            face.StorageWriter(tmp_path / "ck", format=wrong)
+        with pytest.raises(ArgumentTypeError, match="the ways to verify are strings"):
+            face.StorageReader(tmp_path / "ck", verify=wrong)
 
 
 def test_a_state_is_saved_while_the_training_goes_on(tmp_path: Path) -> None:

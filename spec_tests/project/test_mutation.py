@@ -2,19 +2,27 @@
 page is current."""
 
 import ast
+import gc
+import inspect
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from shardvar.layout import region
 from spec_tests.helpers.paths import SPEC_TESTS
+from spec_tests.helpers.programs import ENVIRONMENT
 from spec_tests.helpers.source_code import MODULES, PACKAGE, layer_of, tree_of
 from spec_tests.mutation import trial
+from spec_tests.mutation.forks import exchange
 from spec_tests.mutation.operators import Change, changes
 from spec_tests.mutation.page import PAGE, render
 from spec_tests.mutation.results import read_judgements, read_results
 from spec_tests.mutation.sample import LAYERS, LEFT_OUT, Mutant, all_mutants, draw
-from spec_tests.mutation.trace import Trace
+from spec_tests.mutation.trace import FILE, Trace
 from spec_tests.mutation.trial import Copy
 
 TESTS = "spec_tests/geometry/test_slice_text.py"
@@ -148,6 +156,70 @@ def test_a_constant_is_seen_by_all_tests_of_its_module() -> None:
         assert trace.tests_of(mutant) == set(tests)
 
 
+def test_a_function_gets_the_code_of_another_text() -> None:
+    """Also where the objects of a test run are frozen, as ours are."""
+    text = inspect.getsource(region)
+    line = region.read_integer.__code__.co_firstlineno + 4
+    assert "index(value)" in text.splitlines()[line - 1]
+    gc.freeze()
+    try:
+        exchange(region, text.replace("return index(value)", "return 7"), line)
+        assert region.read_integer(1, "number") == 7
+    finally:
+        exchange(region, text, line)
+        gc.freeze()
+    assert region.read_integer(1, "number") == 1
+
+
+PROBE = """
+import os, subprocess, sys
+import pytest
+from shardvar.layout import region
+from spec_tests.helpers.programs import ENVIRONMENT
+
+def run(line):
+    line = "import os; from shardvar.layout import region; " + line
+    subprocess.run([sys.executable, "-c", line], env=ENVIRONMENT, check=True)
+
+@pytest.fixture(scope="module")
+def shared():
+    run("region.read_shape([1]); os._exit(0)")
+
+def test_first(shared):
+    pass
+
+def test_second(shared):
+    if not os.fork():
+        region.read_integer(1, "number")
+        os._exit(0)
+    os.wait()
+
+def test_third():
+    run("region.read_declared_shape(())")
+"""
+
+
+def test_a_fork_a_program_and_a_shared_fixture_execute_lines_for_their_tests(
+    tmp_path: Path,
+) -> None:
+    """Also if a process ends at once, as those of frameworks do."""
+    (tmp_path / "test_probe.py").write_text(PROBE, encoding="utf-8")
+    record = tmp_path / "record"
+    program = [sys.executable, "-m", "pytest", "-q", "-p", "spec_tests.mutation.tracing", "."]
+    subprocess.run(program, cwd=tmp_path, env=ENVIRONMENT | {FILE: str(record)}, check=True)
+    trace = Trace()
+    trace.add(record)
+    for function, tests in (
+        (region.read_shape, "first second third"),
+        (region.read_integer, "second"),
+        (region.read_declared_shape, "third"),
+    ):
+        first = function.__code__.co_firstlineno + 2  # below the signature
+        stop = first + len(inspect.getsource(function).splitlines()) - 2
+        found = [trace.lines["layout/region.py"].get(line, set()) for line in range(first, stop)]
+        assert set().union(*found) == {f"test_probe.py::test_{each}" for each in tests.split()}
+
+
 def test_the_page_is_the_one_that_the_results_give() -> None:
     """`make mutation` measures and writes both; every layer has at least its fifteen mutants."""
     found = read_results()
@@ -162,5 +234,6 @@ def test_every_layer_is_sampled_or_left_out_for_a_reason() -> None:
     for path in MODULES:
         if layer_of(path) not in layers and any(changes(tree_of(path))):
             layers.add(layer_of(path))
-    assert layers - {"", "__main__", "layouts", "_version"} == LAYERS.keys() | LEFT_OUT.keys()
+    known = LAYERS.keys() | {each for each in LEFT_OUT if not each.endswith(".py")}
+    assert layers - {"", "__main__", "layouts", "_version"} == known
     assert all((SPEC_TESTS / own).exists() for tests in LAYERS.values() for own in tests)

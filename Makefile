@@ -25,6 +25,8 @@ SLOWEST := $(if $(CI),--durations=20)
 
 SCHEMA := .venv/bin/check-jsonschema --quiet --builtin-schema
 
+RAY := .venv-ray/bin/python
+
 LINTED := shardvar spec_tests benchmarks examples docs/conf.py docs/apply_delta.py docs/derivation.py docs/tensor_digest.py docs/notebooks hatch_build.py
 
 # The folders of tests that need nothing but the developer's tools.
@@ -128,6 +130,17 @@ peers: .venv-peers/installed ## install the real frameworks in .venv-peers; pari
 	$(PEERS) -m pytest -q -rs -W default -n $(JOBS) --dist loadfile $(SLOWEST) spec_tests/peers
 	$(PEERS) -m spec_tests.conformance.run
 	$(PEERS) -m spec_tests.rules
+
+.PHONY: ray
+ray: .venv-ray/installed ## install Ray; train with it, kill a worker, and go on with another number of workers
+	$(RAY) -m pytest -q -rs -W default spec_tests/peers/test_ray_peer.py
+
+.venv-ray/installed: pyproject.toml
+	$(PYTHON) -m venv .venv-ray
+	$(RAY) $(PIP_INSTALL) --upgrade "pip>=25.1"
+	$(RAY) $(PIP_INSTALL) torch==2.13.0
+	$(RAY) $(PIP_INSTALL) --editable . --group ray
+	@touch $@
 
 notebook: .venv-docs/notebook ## open the notebooks of docs/notebooks in JupyterLab, the first one in front
 	$(DOCS) -m jupyterlab docs/notebooks/geometry.ipynb

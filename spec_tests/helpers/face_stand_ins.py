@@ -50,6 +50,7 @@ _MODULES = {
     ),
     "torch.transformers": (*_TORCH, "transformers"),
     "torch.accelerate": (*_TORCH, "accelerate"),
+    "torch.ray": (*_TORCH, "ray", "ray.train"),
     "jax": ("jax",),
     "jax.manager": ("jax",),
 }

@@ -31,6 +31,10 @@ from spec_tests.helpers.programs import ENVIRONMENT, command_of
 SECONDS = 3.0
 """The time that the processes wait for one that is dead."""
 
+RIVAL_RUN = "{} {}"
+KILLED_RUN = RIVAL_RUN.format(0, 0)
+"""The name of the run in which a process is killed, which ``rival-0`` gives to its first save."""
+
 
 def run_jobs(folder: Path, count: int, *jobs: str) -> dict[str, list[dict[str, Any]]]:
     """Run jobs at once; return the outcomes of the calls of each process, by the jobs."""
@@ -226,14 +230,14 @@ def kill(folder: Path, when: str, is_victim: bool) -> None:
     }
     if is_victim:
         setattr(*places[when])
-    told("second", lambda: save(folder, state, "2", timeout=SECONDS))
+    told("second", lambda: save(folder, state, KILLED_RUN, timeout=SECONDS))
     told("after", lambda: loaded(folder))
 
 
 def rival(folder: Path, number: int) -> None:
     """Save ten states, while another job does the same."""
     for step in range(10):
-        run = str(step) if step % 2 else f"{number} {step}"
+        run = str(step) if step % 2 else RIVAL_RUN.format(number, step)
         told(str(step), partial(save, folder, state_of(step), run, timeout=SECONDS))
 
 

@@ -67,7 +67,7 @@ KILLED = {  # what the others say, and the step that they load then
 
 
 def test_a_process_that_is_killed_leaves_a_whole_checkpoint_and_one_outcome(tmp_path: Path) -> None:
-    """Then each job starts again, on fewer processes."""
+    """Then each job starts again, on fewer processes, and its first save is the run that was killed."""
     found = run_jobs(tmp_path, 3, *(f"{job}:{job}" for job in KILLED))
     for (job, (told, step)), said in zip(KILLED.items(), found.values(), strict=True):
         victim = said.pop(int(job[-1]))

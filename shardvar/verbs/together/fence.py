@@ -13,7 +13,8 @@ Every mark is a file that only one process can create (``Storage.create_once``),
 one end, and each process obeys it: after an error mark all raise that error. After "commit" no
 process gives up, and one whose time is over finishes the commit. A call that comes later has a higher
 number, and all follow the highest: a process that has answered the call of a dead attempt answers
-again, by a new index for the same data.
+again, by a new index for the same data. The error of an attempt stays until a commit. Where a group connects
+the processes of a job, they follow no call that has ended and that process 0 did not tell this group.
 
 Laws, which ``spec_tests/helpers/share_model.py`` proves for all interleavings of two and three
 processes:
@@ -513,6 +514,17 @@ def _check_goes_on(run: Run, token: str) -> None:
 # --- Attempts that process 0 begins
 
 
+def _call(run: Run, token: str, call: bytes) -> None:
+    if run.peers is not None:
+        run.peers.tell(f"{token}.call", "called")
+    run.target.storage.create_once(run.call(token), call)
+
+
+def _is_of_earlier_job(run: Run, token: str) -> bool:
+    """Return True if the group does not know a call: a job that has failed may have left it, and its error."""
+    return run.peers is not None and run.peers.told(f"{token}.call") is None
+
+
 def save_called(run: Run, held: Holding) -> None:
     pace = pace_of(run)
     if held.process:
@@ -529,9 +541,7 @@ def save_called(run: Run, held: Holding) -> None:
 
     try:
         with ending(run, token):
-            run.target.storage.create_once(
-                run.call(token), encode_call(held.slices, nonce, waits=True)
-            )
+            _call(run, token, encode_call(held.slices, nonce, waits=True))
             data = _Data(held)
             data.write(run, None)
             own = OwnShare.of(run, 0)
@@ -608,9 +618,13 @@ def _wait_for_call(
         run = run.at_call()
         calls = run.calls()
         token, count = calls[-1] if calls else ("", 0)
-        if token > after and count == run.count:
+        is_ours = count == run.count
+        is_over = not is_ours or isinstance(read_end(run, token), ShardvarError)
+        if token > after and is_over and _is_of_earlier_job(run, token):
+            after, reason = token, None
+        elif token > after and is_ours:
             return run, token
-        if token > after:
+        elif token > after:
             after, reason = token, run.count_error(0, count)
             give_up(run, token, reason)
         elif after and (reason is not None) and run.mark(after, LEFT) in run.names():
@@ -656,8 +670,7 @@ def _end_early(run: Run, process: int, error: Exception) -> None:
         remember(key, token)
     else:
         token, nothing = run.new_token(), TensorTable.of(()).whole()
-        call = encode_call(nothing, secrets.token_hex(8), waits=True)
-        run.target.storage.create_once(run.call(token), call)
+        _call(run, token, encode_call(nothing, secrets.token_hex(8), waits=True))
         give_up(run.refreshed(), token, told)
         leave(run, token)
 

@@ -51,9 +51,9 @@ the bits after it was: it lies on the same side of each halfway point of fewer b
 from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
-from math import prod
+from math import lcm, prod
 from threading import RLock
 from typing import Any, NamedTuple
 
@@ -67,7 +67,7 @@ from shardvar.engine.read import read_region
 from shardvar.errors import InvalidCheckpoint, ReadError, UnsupportedError
 from shardvar.forks import new_lock
 from shardvar.layout.dtypes import Array, Bools, DType, Ints, Shape, numpy_dtype
-from shardvar.layout.region import Region, regions_of_range
+from shardvar.layout.region import Region, intersect, regions_of_range
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, TableIndex
 from shardvar.planning.slices import SliceTable, TensorTable, widen
 from shardvar.records import entity, field, frozen, replace
@@ -88,6 +88,7 @@ _TILE = 128, 4
 """The rows and columns of a tile of scales of cuBLAS: 32 rows of 16 bytes, one for each four rows."""
 
 _CODES = np.arange(256, dtype=np.uint8)
+INTEGERS = _CODES.astype(np.float32)
 _STEPS = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide}
 
 
@@ -96,11 +97,12 @@ def values_of(dtype: str) -> Floats:
     return (_CODES & (15 if "4_" in dtype else 255)).view(numpy_dtype(dtype)).astype(np.float32)
 
 
-@frozen
+@entity
 class Packing:
-    """Places of codes of a few bits: 8 of them are as many bytes as a code has bits."""
+    """Codes of a few bits: 8 of them are as many bytes as a code has bits."""
 
     bits: int
+    values: Floats = field(default_factory=lambda: INTEGERS)  # [256] the number of each code
     axis: int = -1  # The axis along which codes follow each other
     is_high_first: bool = False  # True if the first code of a byte is in its high bits
     order: Shape = ()
@@ -110,22 +112,22 @@ class Packing:
     inner: int = 1
     """The bytes of the last axis of the stored tensor, which the matrix does not have."""
 
-    def unpack(self, octets: npt.NDArray[np.uint8], values: Floats) -> Floats:
+    def unpack(self, octets: npt.NDArray[np.uint8], count: int) -> Floats:
+        """Return the numbers of the first ``count`` codes of rows of bytes."""
         lead, bits = octets.shape[:-1], self.bits
         if 8 % bits == 0:
-            table = np.ascontiguousarray(values[_codes_of_byte(bits, self.is_high_first)])
+            table = np.ascontiguousarray(self.values[_codes_of_byte(bits, self.is_high_first)])
             # One look for all codes of a byte.
             whole = table.view(np.dtype((np.void, table[0].nbytes)))[:, 0]
             numbers = np.take(whole, octets).view(np.float32)
         else:
-            words = np.zeros((*lead, octets.shape[-1] // bits, 8), np.uint8)
-            words[..., :bits] = octets.reshape(*lead, -1, bits)
-            shifts = np.arange(0, 8 * bits, bits, dtype=np.uint64)
-            codes = (words.view("<u8") >> shifts) & np.uint64((1 << bits) - 1)
-            numbers = values[codes.astype(np.intp)].reshape(*lead, -1)
+            each = np.unpackbits(octets, -1, count * bits, "little").reshape(*lead, -1, bits)
+            octet = np.zeros((*each.shape[:-1], 8), np.uint8)
+            octet[..., :bits] = each
+            numbers = self.values[np.packbits(octet.reshape(*lead, -1), -1, "little")]
         if self.order:
             numbers = numbers.reshape(*lead, -1, 8)[..., self.order].reshape(*lead, -1)
-        return numbers
+        return numbers[..., :count]
 
     def pack(self, codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """Return the bytes of rows of codes, the low bits first: the inverse of ``unpack``."""
@@ -150,8 +152,7 @@ class Plane:
 
     key: str  # The stored tensor of its codes
     shape: Shape  # [..., rows, columns]
-    packing: Packing | None = None  # The places of its codes; None if each is an element
-    values: Floats | None = None  # The number of each code; None if the elements are numbers
+    packing: Packing | None = None  # Its codes; None if the elements are numbers
     steps: "tuple[tuple[str, Plane | float], ...]" = ()
     """Operations, such as ``("*", scales)``, on the numbers of the codes."""
     block: tuple[int, int] = (1, 1)
@@ -165,15 +166,14 @@ class Plane:
         """The shape of the stored tensor, whose axes of one element may be missing."""
         shape, packing = [*self.shape], self.packing
         if self.is_tiled:
-            return (*shape[:-2], *(-(-n // m) * m for n, m in zip(shape[-2:], _TILE, strict=True)))
-        if packing is None:
-            return self.shape
-        if packing.parts:
+            shape[-2:] = (-(-n // m) * m for n, m in zip(shape[-2:], _TILE, strict=True))
+        elif packing and packing.parts:
             shape[-2] = -(-shape[-2] // packing.parts)
-        else:
-            unit = 8 * itemsize * packing.inner
-            shape[packing.axis] = -(-shape[packing.axis] * packing.bits // unit)
-        return (*shape, *([packing.inner] if packing.inner > 1 else []))
+        elif packing:
+            bits = 8 * itemsize * packing.inner
+            shape[packing.axis] = -(-shape[packing.axis] * packing.bits // bits)
+            shape += [packing.inner] if packing.inner > 1 else []
+        return tuple(shape)
 
 
 @entity
@@ -199,8 +199,9 @@ class Quantised:
         return _TALL_PORTION if self.is_transposed else _PORTION
 
     @property
-    def is_reshaped(self) -> bool:
-        return self.matrix != (1,) * (2 - len(self.shape)) + self.shape
+    def is_whole(self) -> bool:
+        """True if slices of its codes are none of its numbers."""
+        return bool(self.plane.packing) or self.is_transposed or self.plane.shape != self.shape
 
 
 class BlockItem(NamedTuple):
@@ -211,51 +212,56 @@ class BlockItem(NamedTuple):
     shape: Shape
     held: Ints  # The stored rows that it has, or is computed of
     tensor: Any = None  # How it is computed; None if it is stored
-    is_whole: bool = True  # False if it is computed slice by slice
 
 
 def block_entries(
     stored: EntryTable, items: Sequence[BlockItem]
 ) -> tuple[EntryTable, Ints, dict[int, Any]]:
     """Return entries, their ``origin`` (``BlockSource``), and the tensor of each that is computed."""
-    slices, rows = list[tuple[Ints, Ints]](), [np.zeros(0, np.int64)]
-    numbers, first = dict[int, Any](), 0
-    for _, _, extents, held, tensor, is_whole in items:
-        offset, shape = stored.slices.offset[held], stored.slices.shape[held]
-        if tensor is not None:
-            rank = len(extents)
-            if is_whole:  # One slice: the bytes of a block may be in several.
-                held = held[:1]
-                offset, shape = np.zeros((1, rank), np.int64), np.array([extents], np.int64)
-            offset, shape = (each[:, :rank] for each in (offset, shape))
-            numbers |= dict.fromkeys(range(first, first + len(held)), tensor)
-        rows.append(held)
-        slices.append((offset, shape))
-        first += len(held)
     table = TensorTable.of(item[:3] for item in items)
-    taken = np.concatenate(rows)
-    entries = stored.take(taken)
-    is_number = np.zeros(first, np.bool)
-    is_number[[*numbers]] = True
+    # One slice of what is computed whole: the bytes of a block may be in several.
+    is_one = [item.tensor is not None and item.tensor.is_whole for item in items]
+    rows = [item.held[:1] if one else item.held for item, one in zip(items, is_one, strict=True)]
+    tensor = np.repeat(np.arange(len(items)), list(map(len, rows)))
+    taken = np.concatenate([np.zeros(0, np.int64), *rows])
+    entries, rank = stored.take(taken), table.shapes.shape[1]
+    whole = np.array(is_one, np.bool)[tensor][:, None]
+    offset = np.where(whole, 0, widen(entries.slices.offset, rank, 0)[:, :rank])
+    shape = np.where(whole, table.shapes[tensor], widen(entries.slices.shape, rank, 1)[:, :rank])
+    made = [items[number].tensor for number in tensor.tolist()]
+    numbers = {row: each for row, each in enumerate(made) if each is not None}
+    is_number = np.isin(np.arange(len(taken)), [*numbers])
     plain = entries.plain & ~is_number
-    rank = table.shapes.shape[1]
-    offset, shape = (
-        np.concatenate(
-            [np.full((0, rank), fill), *(widen(each[at], rank, fill)[:, :rank] for each in slices)]
-        )
-        for at, fill in enumerate((0, 1))
-    )
-    tensor_of = np.repeat(np.arange(len(table)), list(map(len, rows[1:])))
     changed = replace(
         entries,
-        slices=SliceTable.of(table, tensor_of, offset, shape, entries.slices.nbytes),
-        start=np.where(plain, entries.start, np.arange(first)),
+        slices=SliceTable.of(table, tensor, offset, shape, entries.slices.nbytes),
+        start=np.where(plain, entries.start, np.arange(len(taken))),
         checksum=np.where(is_number, NO_CHECKSUM, entries.checksum),
         plain=plain,
         # Runs are one table for all entries, so one tensor of numbers drops them for all.
         runs=None if numbers else entries.runs,
     )
     return changed, np.where(is_number, ~taken, taken), numbers
+
+
+@entity
+class Kept:
+    """The arrays that were made last, of at most so many bytes."""
+
+    most: int
+    arrays: "OrderedDict[tuple[Any, ...], Array]" = field(default_factory=OrderedDict)
+    lock: RLock = field(default_factory=new_lock)
+
+    def find(self, place: tuple[Any, ...], make: Callable[[], Array]) -> Array:
+        found = self.arrays.get(place)
+        return self.add(place, make()) if found is None else found
+
+    def add(self, place: tuple[Any, ...], array: Array) -> Array:
+        with self.lock:
+            self.arrays[place] = array
+            while sum(each.nbytes for each in self.arrays.values()) > self.most:
+                self.arrays.popitem(last=False)
+        return array
 
 
 @entity
@@ -268,8 +274,6 @@ class BlockSource(ComposedSource):
     rows: Mapping[str, Ints]  # The stored rows of the tensors they are computed from, by their keys
     members: Mapping[str, Sequence[str]]  # The stored keys of each such tensor, by its key
     notes: Sequence[str]  # Sentences about the differences from the stored tensors
-    _kept: "OrderedDict[tuple[Any, ...], Array]" = field(default_factory=OrderedDict)
-    _lock: RLock = field(default_factory=new_lock)
 
     # Entries.
 
@@ -295,14 +299,12 @@ class BlockSource(ComposedSource):
         # Of numbers of 4 bytes, the bytes 6 to 13 are of the numbers 1 to 3: 2 bytes of the first
         # are dropped.
         first, stop = start // size, -(-(start + len(buffer)) // size)
-        is_aligned = (first * size, stop * size) == (start, start + len(buffer))
-        octets = buffer if is_aligned else memoryview(bytearray((stop - first) * size))
-        into = np.frombuffer(octets, dtype)
-        for begin in range(first, stop, step):
-            end = min(begin + step, stop)
-            self._fill(number, tensor, begin, into[begin - first : end - first])
+        is_aligned = start % size == len(buffer) % size == 0
+        into = np.frombuffer(buffer, dtype) if is_aligned else np.empty(stop - first, dtype)
+        for begin in range(0, len(into), step):
+            self._fill(number, tensor, first + begin, into[begin : begin + step])
         if not is_aligned:
-            buffer[:] = octets[start - first * size :][: len(buffer)]
+            buffer[:] = into.view(np.uint8)[start - first * size :][: len(buffer)]
 
     @abstractmethod
     def _fill(self, number: int, tensor: Any, first: int, into: Array) -> None:
@@ -310,21 +312,11 @@ class BlockSource(ComposedSource):
 
     # Stored tensors.
 
-    def _keep(self, place: tuple[Any, ...], numbers: Array, most: int) -> Array:
-        with self._lock:
-            self._kept[place] = numbers
-            while sum(array.nbytes for array in self._kept.values()) > most:
-                self._kept.popitem(last=False)
-        return numbers
-
     def _read(self, key: str, region: Region) -> Array:
-        rows = self.rows[key]
-        if len(rows) > 1:
-            slices = self.stored.slices
-            offset = slices.offset[rows, : region.rank]
-            stop = offset + slices.shape[rows, : region.rank]
-            meets = (offset < np.array(region.stop)) & (stop > np.array(region.offset))
-            rows = rows[meets.all(axis=1)]
+        rows, slices, rank = self.rows[key], self.stored.slices, region.rank
+        own = slices.offset[rows, :rank], slices.shape[rows, :rank]
+        _, common = intersect(*own, np.array(region.offset), np.array(region.shape))
+        rows = rows[(common > 0).all(axis=1)]
         if self.stored.runs is not None and self.stored.plain[rows].all():
             return read_region(self.inner, self.stored, rows, region)
         guarded = Evidence(self.inner, self.stored).is_guarded(rows)
@@ -355,22 +347,19 @@ class BlockSource(ComposedSource):
 class ScaledSource(BlockSource):
     """Another source with the numbers of quantised tensors."""
 
-    _bands: "OrderedDict[tuple[str, int], Array]" = field(default_factory=OrderedDict)
+    _kept: Kept = field(default_factory=lambda: Kept(_KEPT_NBYTES))
+    _bands: Kept = field(default_factory=lambda: Kept(_MOST_BANDS * _BAND_NBYTES))
 
     def _fill(self, number: int, tensor: Quantised, first: int, into: Array) -> None:
-        whole = self.index.entries.slices.region(number)
-        if tensor.is_reshaped:
-            whole = Region.whole(tensor.matrix)
-        padding = len(tensor.matrix) - whole.rank
-        done = 0
+        slices, done = self.index.entries.slices, 0
+        whole = Region.whole(tensor.matrix) if tensor.is_whole else slices.region(number)
         for part in regions_of_range(whole.shape, first, first + len(into)):
-            offset = [low + begin for low, begin in zip(part.offset, whole.offset, strict=True)]
-            offset, shape = [0] * padding + offset, (1,) * padding + part.shape
+            offset = np.add(part.offset, whole.offset).tolist()
             if tensor.is_transposed:
-                region = Region(_swapped(offset), _swapped(shape))
+                region = Region(_swapped(offset), _swapped(part.shape))
                 values = self._numbers(tensor, tensor.plane, region).swapaxes(-1, -2)
             else:
-                values = self._numbers(tensor, tensor.plane, Region(offset, shape))
+                values = self._numbers(tensor, tensor.plane, Region(offset, part.shape))
             convert_into(into[done : done + part.size], values.reshape(-1), tensor.key)
             done += part.size
 
@@ -393,32 +382,32 @@ class ScaledSource(BlockSource):
         self, tensor: Quantised, sign: str, values: Floats, operand: Plane, region: Region
     ) -> Floats:
         """Return ``values``, a region of another plane, after a step with the blocks that it meets."""
-        rank, block = len(operand.shape), [*operand.block]
-        low, stop = [*region.offset[-rank:]], [*region.stop[-rank:]]
-        for axis, extent in enumerate(operand.shape[:-2]):
-            low[axis], stop[axis] = (low[axis], stop[axis]) if extent > 1 else (0, 1)
-        for axis in (-2, -1):
-            low[axis], stop[axis] = low[axis] // block[axis], -(-stop[axis] // block[axis])
-        index = None
+        rank, axis, shape = len(operand.shape), operand.axis, np.array(operand.shape)
+        block = np.array([1] * (rank - 2) + [*operand.block])
+        # An axis of one element has it for all.
+        low = np.where(shape > 1, np.array(region.offset[-rank:]) // block, 0)
+        stop = np.where(shape > 1, -(-np.array(region.stop[-rank:]) // block), 1)
         if operand.groups:
-            place = slice(region.offset[operand.axis], region.stop[operand.axis])
-            index = self._groups(tensor, operand)[place]
-            low[operand.axis], stop[operand.axis] = 0, operand.shape[operand.axis]
-        numbers = self._shared(tensor, sign, operand, Region(low, np.subtract(stop, low)))
-        if index is not None:
-            numbers, block[operand.axis] = np.take(numbers, index, operand.axis), 1
-        top, left = (region.offset[axis] - low[axis] * block[axis] for axis in (-2, -1))
-        return apply_blocks(sign, values, numbers, block, top, left)
+            low[axis], stop[axis] = 0, shape[axis]
+        blocks = Region(low, stop - low)
+        make = partial(self._shared, tensor, sign, operand, blocks)
+        numbers = self._kept.find((operand.key, blocks), make)
+        if operand.groups:
+            index = self._groups(tensor, operand)[region.offset[axis] : region.stop[axis]]
+            numbers, block[axis] = np.take(numbers, index, axis), 1
+        top, left = (np.array(region.offset[-rank:]) - low * block)[-2:].tolist()
+        return apply_blocks(sign, values, numbers, block[-2:].tolist(), top, left)
 
-    def _shared(self, tensor: Quantised, sign: str, plane: Plane, region: Region) -> Floats:
-        place = plane.key, region
-        with self._lock:
-            numbers = self._kept.get(place)
-        if numbers is None:
-            numbers = self._numbers(tensor, plane, region)
-            wrong = ~np.isfinite(numbers) | (numbers == 0 if sign == "/" else False)
-            _check_scales(numbers, wrong, plane, region, tensor)
-            self._keep(place, numbers, _KEPT_NBYTES)
+    def _shared(self, tensor: Quantised, sign: str, plane: Plane, blocks: Region) -> Floats:
+        numbers = self._numbers(tensor, plane, blocks)
+        wrong = ~np.isfinite(numbers) | (numbers == 0 if sign == "/" else False)
+        if place := _first_place(wrong):
+            at, scale = np.add(blocks.offset, place).tolist(), numbers[place]
+            raise InvalidCheckpoint(
+                f"The scale {scale} at {at} of {plane.key!r} is not a finite number"
+                f"{'' if scale else ' that divides'}, and {tensor.members[0]!r} ({tensor.kind}) needs it.",
+                _REMEDY,
+            )
         return numbers
 
     def _groups(self, tensor: Quantised, plane: Plane) -> Ints:
@@ -428,7 +417,7 @@ class ScaledSource(BlockSource):
             raise InvalidCheckpoint(
                 f"The group {index[place]} at {[*place]} of {plane.groups!r} is not one of the "
                 f"{extent} of {tensor.members[0]!r} ({tensor.kind}).",
-                "Copy the file again, or leave the tensor out. Without dequantizing it is kept.",
+                _REMEDY,
             )
         # Zeros stand for groups in order.
         in_order = np.arange(len(index)) // plane.block[plane.axis]
@@ -437,37 +426,32 @@ class ScaledSource(BlockSource):
     # Codes.
 
     def _values(self, plane: Plane, region: Region) -> Floats:
-        packing, values = plane.packing, plane.values
-        if plane.is_tiled:
-            return _floats(self._tiles(plane, region), values)
-        if packing is None or values is None:
-            return _floats(self._stored(plane, region), values)
+        packing = plane.packing
+        read = self._tiles if plane.is_tiled else self._stored
+        if packing is None:
+            return _floats(read(plane, region))
         if packing.parts:
-            return self._parts(plane, packing, values, region)
-        axis, bits = packing.axis, packing.bits
-        begin, end = region.offset[axis], region.stop[axis]
-        # The bytes that hold whole groups of 8 codes, and the elements that hold these bytes.
-        unit = self._dtype(plane.key).itemsize * packing.inner
-        first, stop = begin // 8 * bits, -(-end // 8) * bits
-        extent = plane.stored_shape(unit // packing.inner)[axis - (packing.inner > 1)]
-        low, high = first // unit, min(-(-stop // unit), extent)
+            return self._parts(plane, packing, region)
+        # Elements that hold whole codes: of codes of 3 bits in int32, 3 elements hold 32.
+        axis, inner = packing.axis, [packing.inner] * (packing.inner > 1)
+        itemsize = self._dtype(plane.key).itemsize
+        bits = lcm(8 * itemsize * packing.inner, packing.bits)
+        count, size = bits // packing.bits, bits // (8 * itemsize * packing.inner)
+        first, last = region.offset[axis] // count, -(-region.stop[axis] // count)
+        extent = plane.stored_shape(itemsize)[axis - len(inner)]
         offset, shape = [*region.offset], [*region.shape]
-        offset[axis], shape[axis] = low, high - low
-        inner = [packing.inner] if packing.inner > 1 else []
-        stored = self._stored(plane, Region([*offset, *(0 for _ in inner)], [*shape, *inner]))
+        offset[axis], shape[axis] = first * size, min(last * size, extent) - first * size
+        place = Region([*offset, *(0 for _ in inner)], [*shape, *inner])
+        stored = read(plane, place)
         if axis == -2:
             stored = stored.swapaxes(-1, -2)
             shape = [*_swapped(shape)]
         octets = np.ascontiguousarray(stored).view(np.uint8).reshape(*shape[:-1], -1)
-        octets = octets[..., first - low * unit : stop - low * unit]
-        if octets.shape[-1] < stop - first:  # the last row ends within a group
-            missing = stop - first - octets.shape[-1]
-            octets = np.pad(octets, [(0, 0)] * (octets.ndim - 1) + [(0, missing)])
-        skip = begin - begin // 8 * 8
-        numbers = packing.unpack(octets, values)[..., skip : skip + end - begin]
+        numbers = packing.unpack(octets, region.stop[axis] - first * count)
+        numbers = numbers[..., region.offset[axis] - first * count :]
         return numbers.swapaxes(-1, -2) if axis == -2 else numbers
 
-    def _parts(self, plane: Plane, packing: Packing, values: Floats, region: Region) -> Floats:
+    def _parts(self, plane: Plane, packing: Packing, region: Region) -> Floats:
         """Return the numbers of codes of rows that lie far apart in each element."""
         height = plane.stored_shape(1)[-2]
         first, stop = region.offset[-2], region.stop[-2]
@@ -478,25 +462,20 @@ class ScaledSource(BlockSource):
             offset, shape = [*region.offset], [*region.shape]
             offset[-2], shape[-2] = low, high - low
             codes = self._stored(plane, Region(offset, shape)) >> place * packing.bits
-            found.append(values[codes & ((1 << packing.bits) - 1)])
+            found.append(packing.values[codes & ((1 << packing.bits) - 1)])
         return np.concatenate(found, axis=-2)
 
     def _tiles(self, plane: Plane, region: Region) -> Array:
         """Return scales that lie in tiles, [rows / 128, columns / 4] of [32, 4, 4]."""
         height, width = _TILE
-        columns = -(-plane.shape[-1] // width)
-        low, high = region.offset[-2] // height, -(-region.stop[-2] // height)
-        size = height * width * columns
-        shape = self._shape(plane.key)
-        parts = [
-            self._read(plane.key, part).reshape(-1)
-            for part in regions_of_range(shape, low * size, high * size)
-        ]
-        tiles = np.concatenate(parts).reshape(high - low, columns, 32, 4, width)
-        whole = tiles.transpose(0, 3, 2, 1, 4).reshape((high - low) * height, columns * width)
-        top = region.offset[-2] - low * height
-        rows = whole[top : top + region.shape[-2], region.offset[-1] : region.stop[-1]]
-        return np.ascontiguousarray(rows).reshape(region.shape)
+        *offset, top, left = region.offset
+        *lead, rows, _ = region.shape
+        low, high = top // height * height, -(-(top + rows) // height) * height
+        columns = plane.stored_shape(1)[-1]
+        stored = self._stored(plane, Region((*offset, low, 0), (*lead, high - low, columns)))
+        tiles = stored.reshape(*lead, -1, columns // width, 32, 4, width).swapaxes(-4, -2)
+        found = tiles.reshape(*lead, -1, columns)[..., top - low :, left : region.stop[-1]]
+        return np.ascontiguousarray(found[..., :rows, :])
 
     # Stored tensors.
 
@@ -519,16 +498,9 @@ class ScaledSource(BlockSource):
         # Some columns of all rows: those next to them are read along, since each row is a read.
         width = max(_BAND_NBYTES // (shape[0] * self._dtype(key).itemsize), 1)
         found = []
-        for number in range(region.offset[1] // width, -(-region.stop[1] // width)):
-            begin, end = number * width, min((number + 1) * width, shape[1])
-            with self._lock:
-                band = self._bands.get((key, number))
-            if band is None:
-                band = self._read(key, Region((0, begin), (shape[0], end - begin)))
-                with self._lock:
-                    self._bands[key, number] = band
-                    while len(self._bands) > _MOST_BANDS:
-                        self._bands.popitem(last=False)
+        for begin in range(region.offset[1] // width * width, region.stop[1], width):
+            whole = Region((0, begin), (shape[0], min(width, shape[1] - begin)))
+            band = self._bands.find((key, begin), partial(self._read, key, whole))
             found.append(band[:, max(region.offset[1] - begin, 0) : region.stop[1] - begin])
         return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
 
@@ -559,12 +531,13 @@ def apply_blocks(
     return result
 
 
-def _floats(elements: Array, values: Floats | None) -> Floats:
-    if values is None and elements.dtype.itemsize != 1:
+def _floats(elements: Array) -> Floats:
+    if elements.dtype.itemsize != 1:
         return elements.astype(np.float32)
-    if values is None:
-        values = _CODES.view(elements.dtype).astype(np.float32)
-    return values[elements.view(np.uint8)]
+    return _CODES.view(elements.dtype).astype(np.float32)[elements.view(np.uint8)]
+
+
+_REMEDY = "Copy the file again, or leave the tensor out. Without dequantizing it is kept."
 
 
 def _swapped(columns: Sequence[int]) -> Shape:
@@ -574,19 +547,6 @@ def _swapped(columns: Sequence[int]) -> Shape:
 
 def _first_place(mask: Bools) -> Shape:
     return tuple(np.argwhere(mask)[0].tolist()) if mask.any() else ()
-
-
-def _check_scales(
-    scales: Floats, wrong: Bools, plane: Plane, blocks: Region, tensor: Quantised
-) -> None:
-    if place := _first_place(wrong):
-        index = [begin + step for begin, step in zip(blocks.offset, place, strict=True)]
-        cause = (
-            f"The scale {scales[place]} at {index} of {plane.key!r} is not a finite number"
-            f"{'' if scales[place] else ' that divides'}, and {tensor.members[0]!r} ({tensor.kind}) needs it."
-        )
-        remedy = "Copy the file again, or leave the tensor out. Without dequantizing it is kept."
-        raise InvalidCheckpoint(cause, remedy)
 
 
 def _check_finite(weights: Any, product: Floats, tensor: Quantised, operand: Plane | float) -> None:
@@ -682,9 +642,7 @@ class EncodedPart:
     scheme: str
     part: int
 
-    @property
-    def portion(self) -> int:
-        return _REQUEST
+    is_whole, portion = True, _REQUEST
 
 
 def odd(numbers: Floats) -> npt.NDArray[np.uint16]:
@@ -716,6 +674,7 @@ class EncodedSource(BlockSource):
 
     encoder: Encoder
     config: Mapping[str, Any]  # What the description of the model gets
+    _kept: Kept = field(default_factory=lambda: Kept(_KEPT_CODES))
     _whole: dict[str, np.float32] = field(default_factory=dict)
 
     def encodings(self) -> Mapping[str, str]:
@@ -742,9 +701,7 @@ class EncodedSource(BlockSource):
     def _band(self, tensor: EncodedPart, band: int, *, is_all: bool = True) -> Array:
         """Return a band of a part; ``is_all``: it is asked for once."""
         place = tensor.key, band
-        with self._lock:
-            kept = self._kept.get((*place, tensor.part))
-        if kept is not None:
+        if (kept := self._kept.arrays.get((*place, tensor.part))) is not None:
             return kept
         encoder, own = self.encoder, numpy_dtype(tensor.dtype)
         sizes, whole = encoder.sizes(tensor.shape), self._whole_of(tensor)
@@ -759,7 +716,7 @@ class EncodedSource(BlockSource):
         parts = [np.concatenate(each) if each else np.empty(0) for each in made]
         for number, each in enumerate(parts):
             if number or not (tensor.part or is_all):
-                self._keep((*place, number), each, _KEPT_CODES)
+                self._kept.add((*place, number), each)
         return parts[tensor.part]
 
     def _rows(self, shape: Sequence[int]) -> int:
@@ -793,7 +750,7 @@ class EncodedSource(BlockSource):
             part.shape is not None and part.dtype == "float32" for part in self.encoder.parts
         ):
             return np.float32(0)
-        with self._lock:
+        with self._kept.lock:
             if tensor.key not in self._whole:
                 bands = range(-(-prod(tensor.shape[:-1]) // self._rows(tensor.shape)))
                 portions = chain.from_iterable(self._portions(tensor, band) for band in bands)

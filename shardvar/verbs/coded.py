@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite, prod
 from typing import Any
 
-from shardvar.engine.quantised import Plane, Quantised, values_of
+from shardvar.engine.quantised import Packing, Plane, Quantised, values_of
 from shardvar.errors import InvalidCheckpoint, ReadError, UnsupportedError
 from shardvar.layout.dtypes import ITEMSIZES, Array, Shape, code
 from shardvar.pictures.words import human_shape
@@ -30,15 +30,14 @@ _MOST = 1 << 56
 ALL = 1 << 62
 """An extent of a block that has all rows, or all columns."""
 E8M0 = "float8_e8m0fnu"
+Block = tuple[int, int]
+Step = tuple[str, Plane | float]
 
 
 @frozen
 class Model:
     method: str = ""  # The scheme of quantisation; empty without one
-    block: tuple[int, int] = (
-        128,
-        128,
-    )  # The rows and columns that share a scale, as in DeepSeek-V3
+    block: Block = (128, 128)  # The rows and columns that share a scale, as in DeepSeek-V3
     dtype: str = ""  # The dtype of the model; empty if it names none
     config: str = CONFIG  # The file that names the scheme
     described: Mapping[str, Any] = field(default_factory=dict)  # The description of quantisation
@@ -101,6 +100,9 @@ class Coded:
             f"{self.key!r} ({self.scheme}): {cause}", f"{remedy} {KEEP}".lstrip()
         )
 
+    def not_a_matrix(self, shape: Shape) -> InvalidCheckpoint:
+        return self.fault(f"It has the shape {human_shape(shape)}, and must be a matrix.")
+
     def refusal(self, cause: str) -> UnsupportedError:
         return UnsupportedError(
             f"{self.key!r} is quantised with {self.scheme}, which shardvar does not dequantize: {cause}.",
@@ -132,28 +134,24 @@ class Coded:
         name: str,
         matrix: Sequence[int],
         dtypes: Iterable[str],
-        blocks: Sequence[tuple[int, int]] = ((1, 1),),
+        blocks: Sequence[Block] = ((1, 1),),
         **more: Any,
     ) -> Plane:
         """The plane of a tensor: one number for each block, of the first size that fits. Bytes are
-        exponents, unless they have ``values``."""
+        exponents, unless they have a ``packing``."""
         key, (dtype, shape) = self.key_of(name), self.need(name, dtypes)
         if dtype == "uint8":
-            more = {"values": values_of(E8M0)} | more
-        itemsize = int(ITEMSIZES[code(dtype)])
-        planes = [
-            Plane(key, lead + grid, **more, block=block)
-            for block, grid, lead in _grids(matrix, blocks)
-        ]
-        for plane in planes:
-            if _long_axes(shape) == _long_axes(plane.stored_shape(itemsize)):
+            more = {"packing": Packing(8, values_of(E8M0))} | more
+        itemsize, wanted = int(ITEMSIZES[code(dtype)]), dict[str, None]()
+        for block, grid in _grids(as_matrix(matrix), blocks):
+            plane = Plane(key, grid, **more, block=block)
+            stored = plane.stored_shape(itemsize)
+            if _long_axes(shape) == _long_axes(stored):
                 return plane
-        wanted = " or ".join(
-            dict.fromkeys(human_shape(each.stored_shape(itemsize)) for each in planes)
-        )
+            wanted[human_shape(stored)] = None
         raise self.fault(
             f"{key!r} has the shape {human_shape(shape)}, and weights of {human_shape(matrix)} "
-            f"need {wanted}.",
+            f"need {' or '.join(wanted)}.",
             f"The size of blocks is in {self.model.config}.",
         )
 
@@ -189,38 +187,38 @@ class Coded:
             )
         return replace(self.plane(name, (1, 1), {"float32"}), block=(ALL, ALL))
 
-    def of(
-        self, kind: str, matrix: Shape, *steps: tuple[str, Plane | float], **more: Any
-    ) -> Quantised:
+    def of(self, kind: str, matrix: Shape, *steps: Step, **more: Any) -> Quantised:
         """The tensor of a matrix of codes: of its shape and as the weight of the layer, without others."""
-        codes = {name: more.pop(name, None) for name in ("packing", "values")}
+        packing = more.pop("packing", None)
         more = {"key": f"{self.base}weight", "shape": matrix} | more
         if prod(max(extent, 1) for extent in more["shape"]) > _MOST:
             raise self.fault(f"Its numbers have the shape {human_shape(more['shape'])}.")
-        plane = self.plane(self.key, matrix, {self.dtype}, steps=steps, **codes)
+        plane = self.plane(self.key, matrix, {self.dtype}, steps=steps, packing=packing)
         return Quantised(plane=plane, members=(self.key, *self.members), kind=kind, **more)
 
-    def columns(self, shape: Shape, bits: int, itemsize: int = 4) -> Shape:
-        if len(shape) < 2 or 8 * itemsize * shape[-1] % bits:
-            raise self.fault(f"Rows of {shape[-1:]} elements hold no codes of {bits} bits.")
-        return (*shape[:-1], 8 * itemsize * shape[-1] // bits)
+    def columns(self, bits: int) -> Shape:
+        """The shape of the matrix whose rows are packed in the elements of its codes."""
+        *rows, last = as_matrix(self.shape)
+        room = 8 * int(ITEMSIZES[code(self.dtype)]) * last
+        if len(self.shape) < 2 or room % bits:
+            raise self.fault(f"Rows of {last} elements hold no codes of {bits} bits.")
+        return (*rows, room // bits)
 
-    def group_block(self, columns: int, size: Any) -> tuple[int, int]:
+    def group_block(self, matrix: Shape, size: Any) -> Block:
+        columns = as_matrix(matrix)[-1]
         if type(size) is not int or size < 1 or columns % size:
             raise self.fault(f"Rows of {columns} numbers are not cut by groups of {size!r}.")
         return (1, size)
 
 
-def _grids(
-    matrix: Sequence[int], blocks: Sequence[tuple[int, int]]
-) -> Iterable[tuple[tuple[int, int], Shape, Shape]]:
+def _grids(matrix: Shape, blocks: Sequence[Block]) -> Iterable[tuple[Block, Shape]]:
     *lead, rows, columns = matrix
     for height, width in blocks:
         grid = -(-rows // height), -(-columns // width)
         block = min(height, max(rows, 1)), min(width, max(columns, 1))
-        yield block, grid, tuple(lead)
+        yield block, (*lead, *grid)
         if height >= rows and width >= columns:  # one for several matrices
-            yield block, grid, (1,) * len(lead)
+            yield block, (*(1 for _ in lead), *grid)
 
 
 def _long_axes(shape: Sequence[int]) -> list[int]:
@@ -236,5 +234,10 @@ def is_block(block: Any) -> bool:
     )
 
 
-def as_matrix(shape: Shape) -> Shape:
-    return (1,) * (2 - len(shape)) + shape
+def as_matrix(shape: Sequence[int]) -> Shape:
+    return (1,) * (2 - len(shape)) + tuple(shape)
+
+
+def as_object(value: Any) -> Mapping[str, Any]:
+    """The value, if it is an object of JSON; an empty one for others."""
+    return value if isinstance(value, dict) else {}

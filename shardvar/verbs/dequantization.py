@@ -15,7 +15,7 @@ their keys: they cannot be read, and all others can.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from math import prod
@@ -36,7 +36,7 @@ from shardvar.errors import (
 )
 from shardvar.formats.files import read_beginning
 from shardvar.formats.protocol import Source, WrappedSource
-from shardvar.layout.dtypes import Ints, Shape, parse_dtype
+from shardvar.layout.dtypes import Shape, parse_dtype
 from shardvar.pictures.words import count, named
 from shardvar.planning.index import (
     EntryTable,
@@ -47,7 +47,7 @@ from shardvar.planning.index import (
 )
 from shardvar.records import field, frozen, replace
 from shardvar.storage.protocol import Storage
-from shardvar.verbs.coded import CONFIG, DTYPES, KEEP, Model, StoredTensors, is_block
+from shardvar.verbs.coded import CONFIG, DTYPES, KEEP, Model, StoredTensors, as_object, is_block
 from shardvar.verbs.joined_source import JoinedSource, RankSource
 from shardvar.verbs.parameters import find_scaling, layer_of, names_by_layer
 from shardvar.verbs.schemes import (
@@ -78,54 +78,56 @@ class QuantisedTensors:
 
 
 def find_quantised(stored: StoredTensors) -> QuantisedTensors:
-    found = QuantisedTensors()
-    keys, model, layers = stored.facts, stored.model, stored.layers
-    modules = {
-        key: each for key in keys.keys() - stored.wrong.keys() if (each := scheme_of(stored, key))
-    }
-    for key in filter(modules.__contains__, keys):
+    found, keys, model = QuantisedTensors(), stored.facts, stored.model
+    right = (key for key in keys if key not in stored.wrong)
+    modules = {key: each for key in right if (each := scheme_of(stored, key))}
+    for key, module in modules.items():
         try:
-            if model.method not in (*KNOWN, *READ):
-                raise modules[key].refusal(f"{model.config} names {model.method}")
-            tensor = build(modules[key])
-            (found.refused if tensor.refusal else found.tensors)[key] = tensor
+            if model.method not in _METHODS:
+                raise module.refusal(f"{model.config} names {model.method}")
+            tensor = build(module)
+            if tensor.refusal:
+                found.refused[key] = tensor
+                raise tensor.refusal
+            found.tensors[key] = tensor
         except READ_ERRORS as error:
             found.faults[key] = error
-    taken = {member for each in modules.values() for member in each.members}
+    taken = {*modules, *stored.wrong, *(name for each in modules.values() for name in each.members)}
     for key, (dtype, shape) in keys.items():
-        if key in taken or key in modules or key in stored.wrong:
-            continue
-        if nearby := find_scaling(key, dtype, layers):
-            found.faults[key] = UnsupportedError(
-                f"{key!r} is quantised with {_guessed(dtype, nearby, model)}, which shardvar does "
-                "not dequantize.",
-                KEEP,
-            )
-        elif (dtype in EIGHT_BITS and not key.endswith("scaled_fp8")) or (
-            model.method in READ
-            and layer_of(key)[1] == "weight"
-            and len(shape) > 1
-            and dtype in ("int8", "uint8", "int32", "uint32")
-        ):
-            found.faults[key] = InvalidCheckpoint(
-                f"{key!r} is of {dtype}, and its scales, such as {key + '_scale_inv'!r}, are not "
-                "there.",
-                f"Add the file that has them. Values that need no scales are cast, not dequantized. {KEEP}",
-            )
-    found.faults.update({k: each.refusal for k, each in found.refused.items() if each.refusal})
-    for key, fault in _twice(found, keys):
-        found.faults[key] = fault
-        del found.tensors[key]
+        if key not in taken and (fault := _fault_of_codes(stored, key, dtype, shape)):
+            found.faults[key] = fault
+    _refuse_doubles(found, keys)
     for tensor in found.tensors.values():
-        found.left_out.update(dict.fromkeys(tensor.members[1:]))
         layer, _ = layer_of(tensor.key)
-        found.left_out.update({layer + each: None for each in _ACTIVATIONS if layer + each in keys})
-    marks = [f"{mark}scaled_fp8" for mark in stored.marks]
-    found.left_out.update(dict.fromkeys(marks))
+        beside = [layer + each for each in _ACTIVATIONS if layer + each in keys]
+        found.left_out.update(dict.fromkeys([*tensor.members[1:], *beside]))
+    found.left_out.update({f"{mark}scaled_fp8": None for mark in stored.marks})
     if found.tensors and model.method:
         found.left_out.update({key: None for key in keys if layer_of(key)[1] in _CACHED})
-    _add_faults_of_scales(found, stored)
+    faulty = {*stored.wrong, *found.faults}
+    for key, (dtype, _) in keys.items():
+        weights = _weights_of(key, dtype, model)
+        if weights and key not in found.left_out and faulty.isdisjoint([key, *weights]):
+            found.faults[key] = _fault_of_scales(stored, key, weights)
     return found
+
+
+def _fault_of_codes(stored: StoredTensors, key: str, dtype: str, shape: Shape) -> ReadError | None:
+    """The fault of a tensor of no known scheme, if its dtype and name are those of codes."""
+    if nearby := find_scaling(key, dtype, stored.layers):
+        scheme = _guessed(dtype, nearby, stored.model)
+        cause = f"{key!r} is quantised with {scheme}, which shardvar does not dequantize."
+        return UnsupportedError(cause, KEEP)
+    is_weight = layer_of(key)[1] == "weight" and len(shape) > 1
+    is_integers = is_weight and dtype in ("int8", "uint8", "int32", "uint32")
+    if (dtype in EIGHT_BITS and not key.endswith("scaled_fp8")) or (
+        is_integers and stored.model.method in READ
+    ):
+        return InvalidCheckpoint(
+            f"{key!r} is of {dtype}, and its scales, such as {key + '_scale_inv'!r}, are not there.",
+            f"Add the file that has them. Values that need no scales are cast, not dequantized. {KEEP}",
+        )
+    return None
 
 
 _ACTIVATIONS = (
@@ -139,41 +141,31 @@ _FOLDED = ("pre_quant_scale", "act_pre_scale")
 """The names of factors that were moved from the inputs into the weights."""
 
 
-def _twice(found: QuantisedTensors, keys: Collection[str]) -> list[tuple[str, InvalidCheckpoint]]:
+def _refuse_doubles(found: QuantisedTensors, keys: Collection[str]) -> None:
     by_new: dict[str, list[str]] = {}
     for key, tensor in found.tensors.items():
         by_new.setdefault(tensor.key, []).append(key)
-    wrong = []
-    for new, members in by_new.items():
-        others = [*members, *([new] if new in keys and new not in members else [])]
-        for key in members if len(others) > 1 else ():
-            rest = named([each for each in others if each != key])
-            cause = (
-                f"{key!r} ({found.tensors[key].kind}) would become {new!r}, which is there as well"
+    for new, codes in by_new.items():
+        there = dict.fromkeys([*codes, *([new] if new in keys else [])])
+        for key in codes if len(there) > 1 else ():
+            kind = found.tensors.pop(key).kind
+            cause = f"{key!r} ({kind}) would become {new!r}, which is there as well"
+            rest = named([each for each in there if each != key])
+            found.faults[key] = InvalidCheckpoint(
+                f"{cause}: {rest}.", f"Remove one of them. {KEEP}"
             )
-            fault = InvalidCheckpoint(f"{cause}: {rest}.", f"Remove one of them. {KEEP}")
-            wrong.append((key, fault))
-    return wrong
 
 
-def _add_faults_of_scales(found: QuantisedTensors, stored: StoredTensors) -> None:
+def _fault_of_scales(stored: StoredTensors, key: str, weights: Sequence[str]) -> ReadError:
     keys, model = stored.facts, stored.model
-    faulty = {*stored.wrong, *found.faults}
-    for key, (dtype, _) in keys.items():
-        weights = _weights_of(key, dtype, model)
-        if weights and key not in found.left_out and faulty.isdisjoint([key, *weights]):
-            there = [each for each in weights if each in keys]
-            what = (
-                f"{there[0]!r} is {keys[there[0]][0]}" if there else f"there is no {weights[0]!r}"
-            )
-            cause = f"{key!r} holds scales, and {what}."
-            found.faults[key] = (
-                InvalidCheckpoint(cause, f"Add the file that has the weights. {KEEP}")
-                if model.method in (*KNOWN, *READ)
-                else UnsupportedError(
-                    f"{cause} {model.config} names {model.method}.", f"{DEQUANTIZED} {KEEP}"
-                )
-            )
+    there = next((each for each in weights if each in keys), None)
+    what = f"{there!r} is {keys[there][0]}" if there else f"there is no {weights[0]!r}"
+    cause = f"{key!r} holds scales, and {what}."
+    if model.method in _METHODS:
+        return InvalidCheckpoint(cause, f"Add the file that has the weights. {KEEP}")
+    return UnsupportedError(
+        f"{cause} {model.config} names {model.method}.", f"{DEQUANTIZED} {KEEP}"
+    )
 
 
 _NEXT_TO = (
@@ -202,6 +194,7 @@ READ = (
     "compressed-tensors", "awq", "gptq", "bitsandbytes", "modelopt", "hqq", "quanto", "torchao", "MLX",
 )  # fmt: skip
 """Further schemes that are dequantized."""
+_METHODS = (*KNOWN, *READ)
 
 SIDE_FILES = {
     "hf_quant_config.json": "modelopt",
@@ -218,17 +211,13 @@ def method_of(described: Any, given: str = "") -> str:
     >>> method_of({"quant_method": "fp8"}), method_of({"group_size": 64, "bits": 4}), method_of(None)
     ('fp8', 'MLX', '')
     """
-    if not described:
-        return ""
-    if isinstance(described, str):
-        return described
-    if isinstance(described, dict) and described.get("quant_method"):
-        return str(described["quant_method"])
-    if (
-        isinstance(described, dict) and "quant_algo" in described and "producer" not in described
-    ):  # null in models without one
-        return str(described["quant_algo"] or "")
-    keys = described if isinstance(described, dict) else ()
+    keys = as_object(described)
+    if not described or isinstance(described, str):
+        return described or ""
+    if keys.get("quant_method"):
+        return str(keys["quant_method"])
+    if "quant_algo" in keys and "producer" not in keys:  # null in models without one
+        return str(keys["quant_algo"] or "")
     if "weight_block_size" in keys:
         return "fp8"
     return given or ("MLX" if "group_size" in keys and "bits" in keys else "an unknown scheme")
@@ -252,18 +241,13 @@ _CONFIG_NBYTES, _CONFIG_DEPTH = 1 << 24, 32
 
 
 def check_dequantize(dequantize: Any) -> None:
-    if not isinstance(dequantize, bool) and _parsed(dequantize) not in DTYPES:
-        raise ArgumentError(
-            f"dequantize={dequantize!r} is not a dtype of dequantized numbers.",
-            f"Give True, or one of {', '.join(DTYPES)}.",
-        )
-
-
-def _parsed(given: Any) -> str:
-    try:
-        return parse_dtype(given)
-    except UnsupportedError:
-        return ""
+    with suppress(UnsupportedError):
+        if isinstance(dequantize, bool) or parse_dtype(dequantize) in DTYPES:
+            return
+    raise ArgumentError(
+        f"dequantize={dequantize!r} is not a dtype of dequantized numbers.",
+        f"Give True, or one of {', '.join(DTYPES)}.",
+    )
 
 
 def dequantized(source: Source, storage: Storage, dequantize: bool | str) -> Source:
@@ -274,7 +258,7 @@ def dequantized(source: Source, storage: Storage, dequantize: bool | str) -> Sou
     stored = concatenate_entries(list(source.index.scan()))
     description = read_stored(source, stored, storage)
     model, found = description.model, find_quantised(description)
-    given = "" if dequantize is True else _parsed(dequantize)
+    given = "" if dequantize is True else parse_dtype(dequantize)
     if encodings and given not in ("", "float32"):
         for key in encodings.keys() & description.facts.keys() - description.wrong.keys():
             shape = description.facts[key][1]
@@ -287,19 +271,21 @@ def dequantized(source: Source, storage: Storage, dequantize: bool | str) -> Sou
             raise UnsupportedError(f"{cause}and none of them is known as such.", remedy)
         return source
 
-    def dtype_of(tensor: Quantised) -> str:
-        return given or model.dtype or tensor.dtype or DTYPES[0]
-
     order, bounds = stored.slices.by_tensor()
     keys = stored.slices.tensors.rows()
     rows_of = {key: order[bounds[row] : bounds[row + 1]] for key, row in keys.items()}
-    entries, origin, numbers = block_entries(
-        stored, _items(description.facts, rows_of, found, dtype_of)
-    )
+    items, kinds = list[BlockItem](), Counter[tuple[str, str]]()
+    for key, (dtype, shape) in description.facts.items():
+        if tensor := found.tensors.get(key):
+            dtype = given or model.dtype or tensor.dtype or DTYPES[0]
+            kinds[tensor.kind, dtype] += 1
+            items.append(BlockItem(tensor.key, dtype, tensor.shape, rows_of[key], tensor))
+        elif key not in found.left_out:
+            items.append(BlockItem(key, dtype, shape, rows_of[key]))
+    entries, origin, numbers = block_entries(stored, items)
     faults = dict(source.index.faults.items())
     faults |= cast(Mapping[str, CheckpointError], found.faults)
     parts = {each.key: each.members for each in found.tensors.values()}
-    kinds = Counter((each.kind, dtype_of(each)) for each in found.tensors.values())
     notes = [
         f"dequantized {count(number, 'tensor')} of {kind} to {dtype}"
         for (kind, dtype), number in kinds.items()
@@ -420,19 +406,21 @@ _MOST_SMALL = 1 << 12
 def read_model(storage: Storage) -> Model:
     levels = described_parts(read_json(storage, CONFIG))
     told = [level[name] for level in levels for name in QUANTIZATION if level.get(name)]
-    method, config = next(filter(None, map(method_of, told)), ""), CONFIG
-    described = next((each for each in told if isinstance(each, dict) and method_of(each)), {})
-    for name, scheme in SIDE_FILES.items():
-        if not method and isinstance(side := read_json(storage, name), dict):
-            inner = side.get("quantization")
-            described = inner if isinstance(inner, dict) else side
-            method, config = method_of(side, scheme), name
+    given = chain(((CONFIG, method_of(each), each) for each in told), _beside(storage))
+    config, method, described = next((each for each in given if each[1]), (CONFIG, "", {}))
     named_dtypes = (level.get(name) for level in levels for name in ("dtype", "torch_dtype"))
     dtype = next((each for each in named_dtypes if each in DTYPES), "")
-    sizes = (each.get("weight_block_size") for each in told if isinstance(each, dict))
+    sizes = (as_object(each).get("weight_block_size") for each in told)
     block: Any = next(filter(None, sizes), None)
     size = (block[0], block[1]) if is_block(block) else Model().block
-    return Model(method, size, dtype, config, described)
+    return Model(method, size, dtype, config, as_object(described))
+
+
+def _beside(storage: Storage) -> Iterator[tuple[str, str, Any]]:
+    """The descriptions in other files: their names, their schemes, and what they say."""
+    for name, scheme in SIDE_FILES.items():
+        side = as_object(read_json(storage, name))
+        yield name, method_of(side, scheme), as_object(side.get("quantization")) or side
 
 
 QUANTIZATION = ("quantization_config", "quantization", "compression_config")
@@ -455,25 +443,3 @@ def read_json(storage: Storage, name: str) -> Any:
         return parse_json(
             read_beginning(storage, name, _CONFIG_NBYTES), _CONFIG_DEPTH, allow_nan=True
         )
-
-
-# --- The source that reads them
-
-
-def _items(
-    facts: Mapping[str, tuple[str, Shape]],
-    rows_of: Mapping[str, Ints],
-    found: QuantisedTensors,
-    dtype_of: Callable[[Quantised], str],
-) -> list[BlockItem]:
-    items = list[BlockItem]()
-    for key, (dtype, shape) in facts.items():
-        if key in found.left_out:
-            continue
-        if (tensor := found.tensors.get(key)) is None:
-            items.append(BlockItem(key, dtype, shape, rows_of[key]))
-            continue
-        is_whole = bool(tensor.plane.packing) or tensor.is_reshaped or tensor.is_transposed
-        new = tensor.key, dtype_of(tensor), tensor.shape
-        items.append(BlockItem(*new, rows_of[key], tensor, is_whole))
-    return items

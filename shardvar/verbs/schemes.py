@@ -24,13 +24,13 @@ builds the tensor (``Quantised``) or raises the fault. To add a scheme, add both
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from shardvar.engine.quantised import Packing, Plane, Quantised, values_of
+from shardvar.engine.quantised import INTEGERS, Packing, Quantised, values_of
 from shardvar.errors import CheckpointError
 from shardvar.layout.dtypes import Shape
 from shardvar.pictures.words import human_shape, named
@@ -39,9 +39,11 @@ from shardvar.verbs.coded import (
     ALL,
     DTYPES,
     E8M0,
+    Block,
     Coded,
+    Step,
     StoredTensors,
-    as_matrix,
+    as_object,
     is_block,
 )
 from shardvar.verbs.parameters import layer_of
@@ -50,20 +52,15 @@ from shardvar.wire.strict_json import parse_json
 COMFY = "_quantization_metadata"
 """The metadata of ComfyUI that name the formats of layers."""
 
-_MX_BLOCK, _NV_BLOCK = (1, 32), (1, 16)
-"""The numbers that share a scale in the formats of OCP MX, and in NVFP4."""
-
 EIGHT_BITS = {
     "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz",
     "float8_e5m2", "float8_e5m2fnuz",
 }  # fmt: skip
-_E4M3 = "float8_e4m3fn"
+_E4M3, _E2M1 = "float8_e4m3fn", "float4_e2m1fn"
 _EXPONENTS = {E8M0, "uint8"}
 _FLOATS = {"float32", "bfloat16", "float16"}
 _SCALES = {*_FLOATS, *_EXPONENTS}
-_WORDS = {"int32", "uint32"}
-_BYTES = np.arange(256, dtype=np.float32)
-_Step = tuple[str, Plane | float]
+_FOUR_BITS = Packing(4, values_of(_E2M1))
 
 SMALL = (
     "weight_shape", "weight_global_scale", "weight_scale_2", "quant_map", "bitsandbytes__nf4",
@@ -73,7 +70,7 @@ SMALL = (
 """Ends of the names of small tensors that describe codes."""
 
 
-# --- FP8, and MX of four bits
+# --- Floats of 8 and 4 bits
 
 
 def _is_float8(stored: StoredTensors, key: str) -> bool:
@@ -90,7 +87,7 @@ def _float8_scales(stored: StoredTensors, key: str) -> list[str]:
     names = [f"{key}_scale_inv", f"{key}_scale"]
     if key.endswith(".weight") or key == "weight":
         base = key.removesuffix("weight")
-        names += [f"{base}{name}" for name in ("scale", "qscale_weight")]
+        names += [f"{base}scale", f"{base}qscale_weight"]
     return [name for name in names if name in stored.facts]
 
 
@@ -99,19 +96,16 @@ def _float8(m: Coded) -> Quantised:
     if len(names) > 1:
         raise m.fault(f"It has two sets of scales: {named(names)}.", "Remove one of them.")
     (name,) = names
-    m.prefix, shape = "", m.shape
-    scale_dtype, scale_shape = m.need(name, _SCALES)
+    m.prefix = ""
     if m.dtype not in EIGHT_BITS:
-        shape = (*shape[:-1], shape[-1] * 2)
-        scale = m.plane(name, as_matrix(shape), _SCALES, [_MX_BLOCK])
-        return _four(m, "MXFP4", as_matrix(shape), ("*", scale), shape=shape, key=m.key)
-    exponents = [_MX_BLOCK] if scale_dtype in _EXPONENTS else []
-    blocks = _group_blocks(m, shape, "float") or [m.model.block, *exponents]
+        return _four_bits(m, name, _SCALES, key=m.key)
+    scale_dtype, scale_shape = m.need(name, _SCALES)
+    exponents = [(1, 32)] if scale_dtype in _EXPONENTS else []
+    blocks = _group_blocks(m.shape, _arguments(m, "float")) or [m.model.block, *exponents]
     # One number cannot be taken for one of several blocks. Rows have scales only without "inv".
     blocks += [(ALL, ALL)] if prod(scale_shape) == 1 else []
     blocks += [] if name.endswith("_inv") else [(1, ALL)]
-    scale = m.plane(name, as_matrix(shape), _SCALES, blocks)
-    return m.of("FP8", as_matrix(shape), ("*", scale), shape=shape, key=m.key)
+    return m.of("FP8", m.shape, ("*", m.plane(name, m.shape, _SCALES, blocks)), key=m.key)
 
 
 def _is_blocks(stored: StoredTensors, key: str) -> bool:
@@ -122,39 +116,38 @@ def _is_blocks(stored: StoredTensors, key: str) -> bool:
 def _blocks(m: Coded) -> Quantised:
     if len(m.shape) < 3:
         raise m.fault(f"It has the shape {human_shape(m.shape)}, and blocks are in rows.")
-    m.prefix = m.key.removesuffix("blocks")
-    shape = (*m.shape[:-2], m.shape[-2] * 32)
-    matrix = as_matrix(shape)
-    scale = m.plane("scales", matrix, {"uint8"}, [_MX_BLOCK])
+    m.prefix, last = m.key.removesuffix("blocks"), m.key[-len("_blocks")]
+    *stack, rows, groups, _ = m.shape
+    matrix = shape = (*stack, rows, groups * 32)
     # As transformers does for GPT-OSS, whose layers multiply from the left: [experts, in, out].
-    is_transposed = m.key.endswith("_blocks") and len(shape) == 3
-    shape = (shape[0], shape[2], shape[1]) if is_transposed else shape
-    return _four(m, "MXFP4", matrix, ("*", scale), packing=Packing(4, inner=16), shape=shape,
-                 key=m.key[: -len("_blocks")], is_transposed=is_transposed)  # fmt: skip
+    is_transposed = last == "_" and len(matrix) == 3
+    if is_transposed:
+        shape = (*stack, groups * 32, rows)
+    scale = m.plane("scales", matrix, {"uint8"}, [(1, 32)])
+    return m.of("MXFP4", matrix, ("*", scale), packing=replace(_FOUR_BITS, inner=16), shape=shape,
+                key=m.key[: -len("_blocks")], is_transposed=is_transposed)  # fmt: skip
 
 
-def _four(m: Coded, kind: str, matrix: Shape, *steps: _Step, **more: Any) -> Quantised:
-    more = {"packing": Packing(4), "values": values_of("float4_e2m1fn")} | more
-    return m.of(kind, matrix, *steps, **more)
-
-
-def _rows_of_four(
-    m: Coded, scale: str, block: tuple[int, int], dtype: str, **more: Any
-) -> tuple[Shape, Plane]:
-    matrix = m.columns(m.shape, 4, 1)
-    m.group_block(matrix[-1], block[1])
-    return matrix, m.plane(scale, matrix, {dtype}, [block], **more)
-
-
-def _nvfp4(m: Coded, sign: str, factor: str, **more: Any) -> tuple[Shape, _Step]:
-    """The shape of a matrix, and the step by scales that have one scale themselves."""
-    matrix, scales = _rows_of_four(m, "weight_scale", _NV_BLOCK, _E4M3, **more)
-    return matrix, ("*", replace(scales, steps=((sign, m.factor(factor)),)))
-
-
-def _mxfp4(m: Coded) -> Quantised:
-    matrix, scales = _rows_of_four(m, "weight_scale", _MX_BLOCK, "uint8")
-    return _four(m, "MXFP4", matrix, ("*", scales))
+def _four_bits(
+    m: Coded,
+    scale: str,
+    dtypes: set[str],
+    factor: tuple[str, str] | None = None,
+    first: Sequence[Step] = (),
+    *,
+    is_tiled: bool = False,
+    **more: Any,
+) -> Quantised:
+    """NVFP4 if scales have a scale themselves, the ``factor``; else MXFP4."""
+    kind, size = ("NVFP4", 16) if factor else ("MXFP4", 32)
+    matrix = m.columns(4)
+    block = m.group_block(matrix, size)
+    plane = m.plane(scale, matrix, dtypes, [block], is_tiled=is_tiled)
+    if factor:
+        sign, name = factor
+        plane = replace(plane, steps=((sign, m.factor(name)),))
+    more = {"packing": _FOUR_BITS} | more
+    return m.of(kind, matrix, *first, ("*", plane), **more)
 
 
 # --- compressed-tensors
@@ -162,12 +155,10 @@ def _mxfp4(m: Coded) -> Quantised:
 
 def _arguments(m: Coded, kind: str) -> list[Mapping[str, Any]]:
     # The weights of the groups that may be the layer's.
-    groups = m.model.described.get("config_groups")
     found: list[Mapping[str, Any]] = []
-    for group in groups.values() if isinstance(groups, dict) else ():
-        weights = group.get("weights") if isinstance(group, dict) else None
-        targets = group.get("targets") if isinstance(group, dict) else None
-        if isinstance(weights, dict) and isinstance(targets, list) and "strategy" in weights:
+    for group in as_object(m.model.described.get("config_groups")).values():
+        weights, targets = (as_object(group).get(each) for each in ("weights", "targets"))
+        if "strategy" in as_object(weights) and isinstance(targets, list):
             names = [str(target) for target in targets]
             if m.name in names:
                 found = [weights]
@@ -196,11 +187,11 @@ def _is_target(target: str, name: str) -> bool:
         return True
 
 
-def _group_blocks(m: Coded, numbers: Shape, kind: str) -> list[tuple[int, int]]:
+def _group_blocks(numbers: Shape, groups: Sequence[Mapping[str, Any]]) -> list[Block]:
     blocks = []
-    for arguments in _arguments(m, kind):
-        strategy, size = arguments.get("strategy"), arguments.get("group_size")
-        structure = arguments.get("block_structure")
+    for arguments in groups:
+        size, structure = arguments.get("group_size"), arguments.get("block_structure")
+        strategy = arguments["strategy"]
         if strategy is None:
             strategy = "tensor" if size is None else "channel" if size == -1 else "group"
         if strategy in ("group", "tensor_group"):
@@ -209,22 +200,21 @@ def _group_blocks(m: Coded, numbers: Shape, kind: str) -> list[tuple[int, int]]:
         elif strategy == "block":
             if isinstance(structure, str):
                 structure = [int(each) for each in re.findall(r"\d{1,9}", structure)]
-            if isinstance(structure, list) and is_block(structure):
+            if is_block(structure):
                 blocks.append((structure[0], structure[1]))
         else:
-            blocks += [(ALL, ALL)] if strategy == "tensor" else [(1, ALL)]
+            blocks.append((ALL if strategy == "tensor" else 1, ALL))
     return blocks
 
 
 def _integers(m: Coded) -> Quantised:
     """Integers in words, whose zero points are packed along the rows, or one in each byte."""
-    numbers, bits, packing, values = m.shape, 8, None, None
-    arguments = _arguments(m, "int")
+    numbers, arguments, bits, packing = m.shape, _arguments(m, "int"), 8, None
     if len(numbers) < 2:
-        raise m.fault(f"It has the shape {human_shape(numbers)}, and must be a matrix.")
+        raise m.not_a_matrix(numbers)
     if m.dtype == "int32":
         numbers = tuple(m.small("weight_shape", {"int64", "int32"}).tolist())
-        if (*numbers[:-1],) != m.shape[:-1] or len(numbers) != len(m.shape) or numbers[-1] < 0:
+        if numbers[:-1] != m.shape[:-1] or numbers[-1] < 0:
             raise m.fault(
                 f"{m.prefix + 'weight_shape'!r} is {[*numbers]}, and the words have the shape "
                 f"{human_shape(m.shape)}."
@@ -239,37 +229,39 @@ def _integers(m: Coded) -> Quantised:
                 f"The number of bits is in {m.model.config}.",
             )
         (bits,) = fitting
-        packing, values = Packing(bits), _BYTES - (1 << bits - 1)
+        packing = Packing(bits, INTEGERS - (1 << bits - 1))
     elif m.model.method not in ("compressed-tensors", "modelopt"):
         raise m.undescribed("does not say so")
-    if arguments:
-        blocks = _group_blocks(m, numbers, "int")
-    else:
+    blocks = _group_blocks(numbers, arguments)
+    if not arguments:
         _, shape = m.need("weight_scale", _SCALES)
-        size = numbers[-1] // shape[-1] if shape[-1:] > (0,) else 0
-        fitting_blocks = [(1, size)] if size * shape[-1] == numbers[-1] else []
-        blocks = [(ALL, ALL), (1, ALL), *fitting_blocks]
+        count = (1, *shape)[-1]
+        size = numbers[-1] // count if count else 0
+        blocks = [(ALL, ALL), (1, ALL)]
+        blocks += [(1, size)] if size and size * count == numbers[-1] else []
     if not blocks:
         raise m.fault(
             f"{m.model.config} names groups that do not cut rows of {numbers[-1]} numbers."
         )
     groups = m.groups("weight_g_idx", numbers[-1])
     scale = m.plane("weight_scale", numbers, _FLOATS, blocks, **groups)
-    steps: list[_Step] = [("*", scale)]
+    steps: list[Step] = [("*", scale)]
     is_symmetric = not arguments or any(each.get("symmetric", True) for each in arguments)
     if m.has("weight_zero_point") or not is_symmetric:
-        along, dtype = (Packing(bits, axis=-2), "int32") if packing else (None, "int8")
-        zero = m.plane("weight_zero_point", scale.shape, {dtype}, packing=along, values=values)
-        steps.insert(0, ("-", replace(zero, block=scale.block, **groups)))
-    return m.of(f"int{bits}", numbers, *steps, packing=packing, values=values)
+        dtype, groups["packing"] = "int8", None
+        if packing:
+            dtype, groups["packing"] = "int32", replace(packing, axis=-2)
+        zero = m.plane("weight_zero_point", numbers, {dtype}, [scale.block], **groups)
+        steps.insert(0, ("-", zero))
+    return m.of(f"int{bits}", numbers, *steps, packing=packing)
 
 
 def _packed(m: Coded) -> Quantised:
     if m.dtype == "int32":
         return _integers(m)
     if not m.has("weight_global_scale"):
-        return _mxfp4(m)
-    return _four(m, "NVFP4", *_nvfp4(m, "/", "weight_global_scale"))
+        return _four_bits(m, "weight_scale", {"uint8"})
+    return _four_bits(m, "weight_scale", {_E4M3}, ("/", "weight_global_scale"))
 
 
 # --- AWQ and GPTQ
@@ -281,25 +273,27 @@ _AWQ = (0, 4, 1, 5, 2, 6, 3, 7)
 
 def _columns_of_words(m: Coded) -> Quantised:
     """AWQ packs the outputs, and GPTQ the inputs; both are stored [in, out], and read [out, in]."""
-    described, method = _own(m), m.model.method
-    stored, scales = (
-        m.need(key, dtypes)[1] for key, dtypes in ((m.key, {"int32"}), ("scales", _FLOATS))
-    )
+    described = {**m.model.described}
+    for pattern, own in as_object(described.get("dynamic")).items():
+        if as_object(own) and _is_target(f"re:{pattern.removeprefix('+:')}", m.name):
+            described |= own
+            break
+    _, stored = m.need(m.key, {"int32"})
+    dtype, scales = m.need("scales", _FLOATS)
     if len(stored) != 2 or len(scales) != 2:
-        raise m.fault(f"It has the shape {human_shape(stored)}, and must be a matrix.")
-    is_awq = stored[1] * 8 == scales[1] and method != "gptq"
-    m.scheme = "AWQ" if is_awq else "GPTQ"
+        raise m.not_a_matrix(stored)
+    is_awq = stored[1] * 8 == scales[1] and m.model.method != "gptq"
+    m.scheme, version, forms, sizes = (
+        ("AWQ", "version", ("gemm", "GEMM"), (4,))
+        if is_awq
+        else ("GPTQ", "checkpoint_format", ("gptq", "gptq_v2"), (2, 3, 4, 8))
+    )
     refusal = None
-    if method != m.scheme.lower():
+    if m.model.method != m.scheme.lower():
         refusal = m.undescribed("does not describe it, and versions of it differ")
     bits = described.get("bits", described.get("w_bit"))
     if bits is None:
         bits = 4 if is_awq else _bits_of_words(m, scales)
-    version, forms, sizes = (
-        ("version", ("gemm", "GEMM"), (4,))
-        if is_awq
-        else ("checkpoint_format", ("gptq", "gptq_v2"), (2, 3, 4, 8))
-    )
     form = described.get(version) or forms[0]
     if form not in forms:
         raise m.refusal(f"its layout is {form!r}")
@@ -317,27 +311,16 @@ def _columns_of_words(m: Coded) -> Quantised:
         raise m.fault(f"The size of groups is {size!r}.")
     if not groups and matrix[0] % size:
         raise m.fault(f"{matrix[0]} inputs are not cut by groups of {size}.")
-    packing = Packing(4, order=_AWQ) if is_awq else Packing(bits, axis=-2)
     scale = m.plane("scales", matrix, _FLOATS, [(size, 1)], **groups)
-    # In GPTQ's first version, field by field: a zero point of 0 is stored as all ones.
-    zeros = np.arange(1, 257, dtype=np.float32) % (1 << bits) if form == "gptq" else _BYTES
-    zero: Plane | float = 8.0
+    zero: Any = 8.0
     if not (is_awq and described.get("zero_point") is False) or m.has("qzeros"):
-        along = replace(packing, axis=-1)
-        plane = m.plane("qzeros", scale.shape, {"int32"}, packing=along, values=zeros)
-        zero = replace(plane, block=scale.block, **groups)
-    return m.of(
-        f"{m.scheme} {bits}-bit",
-        matrix,
-        ("-", zero),
-        ("*", scale),
-        packing=packing,
-        values=_BYTES,
-        shape=(matrix[1], matrix[0]),
-        dtype=m.need("scales", _FLOATS)[0],
-        is_transposed=True,
-        refusal=refusal,
-    )
+        # In GPTQ's first version, field by field: a zero point of 0 is stored as all ones.
+        values = (INTEGERS + 1) % (1 << bits) if form == "gptq" else INTEGERS
+        groups["packing"] = Packing(bits, values, order=_AWQ if is_awq else ())
+        zero = m.plane("qzeros", matrix, {"int32"}, [scale.block], **groups)
+    packing = Packing(4, order=_AWQ) if is_awq else Packing(bits, axis=-2)
+    return m.of(f"{m.scheme} {bits}-bit", matrix, ("-", zero), ("*", scale), packing=packing,
+                shape=matrix[::-1], dtype=dtype, is_transposed=True, refusal=refusal)  # fmt: skip
 
 
 def _bits_of_words(m: Coded, scales: Shape) -> int:
@@ -348,17 +331,15 @@ def _bits_of_words(m: Coded, scales: Shape) -> int:
     return 32 * m.shape[0] // index[0] if index[:1] > (0,) else 0
 
 
-def _own(m: Coded) -> Mapping[str, Any]:
-    described = dict(m.model.described)
-    dynamic = described.get("dynamic")
-    for pattern, own in dynamic.items() if isinstance(dynamic, dict) else ():
-        target = f"re:{pattern.removeprefix('+:')}"
-        if isinstance(own, dict) and own and _is_target(target, m.name):
-            return described | own
-    return described
-
-
 # --- MLX
+
+
+_MLX = {
+    "mxfp4": (4, 32, _E2M1, E8M0),
+    "nvfp4": (4, 16, _E2M1, _E4M3),
+    "mxfp8": (8, 32, _E4M3, E8M0),
+}
+"""The bits, the size of groups, and the dtypes of codes and scales of each mode of floats."""
 
 
 def _mlx(m: Coded) -> Quantised:
@@ -368,32 +349,29 @@ def _mlx(m: Coded) -> Quantised:
     if m.model.method != "MLX":
         raise m.undescribed()
     bits, size, mode = own.get("bits"), own.get("group_size"), own.get("mode", "affine")
-    floats = {"mxfp4": (4, 32, "float4_e2m1fn", E8M0), "nvfp4": (4, 16, "float4_e2m1fn", _E4M3)}
-    floats["mxfp8"] = 8, 32, _E4M3, E8M0
-    if mode not in ("affine", *floats):
+    if mode not in ("affine", *_MLX):
         raise m.refusal(f"its mode is {mode!r}")
-    values = _BYTES
+    values, kind = INTEGERS, f"{bits}-bit"
     if mode != "affine":
-        own_bits, own_size, codes, scales = floats[mode]
+        own_bits, own_size, codes, scales = _MLX[mode]
+        values, kind = values_of(codes), mode
         bits, size = own_bits if bits is None else bits, own_size if size is None else size
         if (bits, size) != (own_bits, own_size):
             raise m.fault(f"{mode} of {bits} bits in groups of {size} is not one of MLX.")
-        values = values_of(codes)
     if type(bits) is not int or not 1 <= bits <= 8:
         raise m.fault(f"{m.model.config} names {bits!r} bits.")
-    matrix = m.columns(m.shape, bits)
-    block = m.group_block(matrix[-1], size)
-    steps: list[_Step]
-    if mode != "affine":
-        kind, dtype = mode, "bfloat16"
-        steps = [("*", m.plane("scales", matrix, {"uint8"}, [block], values=values_of(scales)))]
+    matrix = m.columns(bits)
+    blocks = [m.group_block(matrix, size)]
+    if mode == "affine":
+        dtype, _ = m.need("scales", _FLOATS)
+        steps = [(sign, m.plane(name, matrix, _FLOATS, blocks)) for sign, name in _AFFINE]
     else:
-        kind, dtype = f"{bits}-bit", m.need("scales", _FLOATS)[0]
-        steps = [
-            (sign, m.plane(name, matrix, _FLOATS, [block]))
-            for sign, name in (("*", "scales"), ("+", "biases"))
-        ]
-    return m.of(f"MLX {kind}", matrix, *steps, packing=Packing(bits), values=values, dtype=dtype)
+        dtype, packing = "bfloat16", Packing(8, values_of(scales))
+        steps = [("*", m.plane("scales", matrix, {"uint8"}, blocks, packing=packing))]
+    return m.of(f"MLX {kind}", matrix, *steps, packing=Packing(bits, values), dtype=dtype)
+
+
+_AFFINE = ("*", "scales"), ("+", "biases")
 
 
 # --- bitsandbytes
@@ -411,12 +389,10 @@ def _bitsandbytes(m: Coded) -> Quantised:
     key = _state_of(m.stored, m.key)
     if not key:
         raise m.fault(f"'{m.key}.quant_state.bitsandbytes__nf4' is not there.")
-    m.prefix = f"{m.key}."
+    m.prefix, kind = f"{m.key}.", key.rpartition("__")[2]
     state = _parsed(m.text(key.removeprefix(m.prefix)))
     shape, size, dtype = state.get("shape"), state.get("blocksize"), state.get("dtype")
-    kind = key.rpartition("__")[2]
-    shape = shape if isinstance(shape, list) else [-1]
-    is_shape = all(type(each) is int and each >= 0 for each in shape)
+    is_shape = isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)
     if not is_shape or type(size) is not int or size < 1 or state.get("quant_type") != kind:
         raise m.fault(f"{key!r} has no shape, block size or type of {kind}.")
     if dtype not in DTYPES:
@@ -430,12 +406,13 @@ def _bitsandbytes(m: Coded) -> Quantised:
         is_number = isinstance(offset, (int, float)) and abs(offset) <= 2.0**127
         if type(nested) is not int or nested < 1 or not is_number:
             raise m.fault(f"{key!r} has no size of nested blocks, or no offset.")
-        values = _table(m, "nested_quant_map", 256)
-        scale = m.plane("absmax", matrix, {"uint8"}, [(1, size)], values=values)
+        packing = Packing(8, _table(m, "nested_quant_map", 256))
+        scale = m.plane("absmax", matrix, {"uint8"}, [(1, size)], packing=packing)
         inner = m.plane("nested_absmax", scale.shape, {"float32"}, [(1, nested)])
         scale = replace(scale, steps=(("*", inner), ("+", offset)))
-    return m.of(_STATES[kind], matrix, ("*", scale), packing=Packing(4, is_high_first=True),
-                values=table, key=m.key, shape=tuple(shape), dtype=dtype)  # fmt: skip
+    packing = Packing(4, table, is_high_first=True)
+    return m.of(_STATES[kind], matrix, ("*", scale), packing=packing, key=m.key,
+                shape=tuple(shape), dtype=dtype)  # fmt: skip
 
 
 def _table(m: Coded, name: str, extent: int) -> Any:
@@ -452,13 +429,11 @@ _PER_LEVEL = 0.007874015748031496
 def _int8(m: Coded) -> Quantised:
     if m.has("weight_format") and m.number("weight_format"):
         raise m.refusal("its rows are not in order")
-    matrix = as_matrix(m.shape)
     _, rows = m.need("SCB", {"float32"})
     if rows != m.shape[:1]:
         raise m.fault(f"'{m.base}SCB' has the shape {human_shape(rows)}, not one for each row.")
-    scale = m.plane("SCB", matrix, {"float32"}, [(1, ALL)])
-    steps = ("*", scale), ("*", _PER_LEVEL)
-    return m.of("int8", matrix, *steps, shape=m.shape, dtype="float32")
+    scale = m.plane("SCB", m.shape, {"float32"}, [(1, ALL)])
+    return m.of("int8", m.shape, ("*", scale), ("*", _PER_LEVEL), dtype="float32")
 
 
 # --- ModelOpt
@@ -472,21 +447,21 @@ def _modelopt(m: Coded) -> Quantised:
     if m.model.method != "modelopt":
         refusal = m.undescribed("does not name the library that wrote it")
     if is_nvfp4:
-        matrix, scales = _nvfp4(m, "*", "weight_scale_2")
         # By + 0.0, as the library reads -0.
-        return _four(m, "NVFP4", matrix, ("+", 0.0), scales, refusal=refusal)
+        factor, first = ("*", "weight_scale_2"), [("+", 0.0)]
+        return _four_bits(m, "weight_scale", {_E4M3}, factor, first, refusal=refusal)
     if refusal:
         raise refusal
     if dtype == "uint8":
-        return _mxfp4(m)
+        return _four_bits(m, "weight_scale", {"uint8"})
     if len(m.shape) != 2:
-        raise m.fault(f"It has the shape {human_shape(m.shape)}, and must be a matrix.")
+        raise m.not_a_matrix(m.shape)
     # Two rows in each, and the numbers from -8 to 7.
     matrix = (m.shape[0] * 2, m.shape[1])
-    values = ((np.arange(256) + 8) % 16 - 8).astype(np.float32)
-    block = m.group_block(matrix[1], m.model.described.get("group_size"))
+    block = m.group_block(matrix, m.model.described.get("group_size"))
     scale = m.plane("weight_scale", matrix, _FLOATS, [block])
-    return m.of("int4", matrix, ("*", scale), packing=Packing(4, axis=-2), values=values)
+    packing = Packing(4, (INTEGERS + 8) % 16 - 8, axis=-2)
+    return m.of("int4", matrix, ("*", scale), packing=packing)
 
 
 # --- torchao
@@ -509,52 +484,46 @@ def torchao_parts(user: Mapping[str, str]) -> dict[str, tuple[str, Mapping[str, 
 
 
 def comfy_layers(user: Mapping[str, str]) -> Mapping[str, Any] | None:
-    layers = _parsed(user.get(COMFY, "")).get("layers")
-    return None if COMFY not in user else layers if isinstance(layers, dict) else {}
+    return as_object(_parsed(user[COMFY]).get("layers")) if COMFY in user else None
 
 
 def _parsed(text: str) -> Mapping[str, Any]:
     """The object that JSON describes; empty for other texts, which describe none."""
     try:
-        value = parse_json(text.encode(), _DEPTH)
+        return as_object(parse_json(text.encode(), _DEPTH))
     except CheckpointError:
         return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _torchao(m: Coded) -> Quantised:
     new, described = m.stored.torchao[m.key]
-    kind, data = str(described["_type"]), described.get("_data")
-    data = data if isinstance(data, dict) else {}
-    m.prefix = m.key.removesuffix("qdata")
-    m.scheme = f"torchao ({kind})"
+    kind, data = str(described["_type"]), as_object(described.get("_data"))
+    m.prefix, m.scheme = m.key.removesuffix("qdata"), f"torchao ({kind})"
     if kind not in _TORCHAO:
         raise m.refusal("its type is unknown")
     codes, scale_dtypes = _TORCHAO[kind]
-    dtype, shape = m.need(m.key, codes)
-    own = _named(data.get("orig_dtype" if "orig_dtype" in data else "dtype"))
-    matrix = as_matrix(shape)
-    size = data.get("block_size")
+    dtype, matrix = m.need(m.key, codes)
+    own = _named(data.get("orig_dtype", data.get("dtype")))
+    size, packing = data.get("block_size"), None
     if dtype == "uint8":
-        matrix = m.columns(matrix, 4, 1)
-        if kind == "MXTensor" and "float4_e2m1fn" not in _named(data.get("elem_dtype")):
+        matrix, packing = m.columns(4), _FOUR_BITS
+        if kind == "MXTensor" and _E2M1 not in _named(data.get("elem_dtype")):
             raise m.refusal("its elements are of another type")
     if kind in ("MXTensor", "NVFP4Tensor"):
-        block = m.group_block(matrix[-1], size if size != 16 or kind[0] == "N" else None)
-    elif isinstance(size, list) and len(size) == len(shape) and is_block(size[-2:]):
-        block = size[-2], m.group_block(matrix[-1], size[-1])[1]
+        block = m.group_block(matrix, size if size != 16 or kind[0] == "N" else None)
+    elif isinstance(size, list) and len(size) == len(matrix) and is_block(size[-2:]):
+        block = size[-2], m.group_block(matrix, size[-1])[1]
     else:
         raise m.fault(f"Its block size is {size!r}.")
-    is_tiled = bool(data.get("is_swizzled_scales"))
+    parts, is_tiled = m.stored.torchao, bool(data.get("is_swizzled_scales"))
+    steps: list[Step] = []
+    if f"{m.prefix}zero_point" in parts:
+        steps.append(("-", m.plane("zero_point", matrix, {"int8"}, [block])))
     scale = m.plane("scale", matrix, scale_dtypes, [block], is_tiled=is_tiled)
-    if f"{m.prefix}per_tensor_scale" in m.stored.torchao:
+    if f"{m.prefix}per_tensor_scale" in parts:
         scale = replace(scale, steps=(("*", m.factor("per_tensor_scale")),))
-    steps: list[_Step] = [("*", scale)]
-    if f"{m.prefix}zero_point" in m.stored.torchao:
-        steps.insert(0, ("-", m.plane("zero_point", matrix, {"int8"}, [block])))
-    of = _four if dtype == "uint8" else Coded.of
-    return of(m, f"torchao {kind}", matrix, *steps, key=new, dtype=own if own in DTYPES else "",
-              shape=matrix[2 - len(shape) :] if len(shape) < 2 else matrix)  # fmt: skip
+    return m.of(f"torchao {kind}", matrix, *steps, ("*", scale), packing=packing, key=new,
+                dtype=own if own in DTYPES else "")  # fmt: skip
 
 
 _INTEGERS = {"int8"}, _FLOATS
@@ -569,7 +538,7 @@ _TORCHAO: dict[str, tuple[set[str], set[str]]] = {
 
 
 def _named(value: Any) -> str:
-    return str(value.get("_data", "")) if isinstance(value, dict) else ""
+    return str(as_object(value).get("_data", ""))
 
 
 # --- HQQ and quanto
@@ -583,51 +552,42 @@ _HQQ_META = (
 
 
 def _hqq(m: Coded) -> Quantised:
-    bits, axis, size = m.number("nbits"), m.number("axis"), m.number("group_size")
+    bits, axis, size = map(m.number, ("nbits", "axis", "group_size"))
     for name in ("quant_zero", "quant_scale", "view_as_float"):
         if m.has(name) and m.number(name):
             raise m.refusal(f"{m.base + name!r} is set")
-    packing_name, dtype = m.text("packing"), m.text("compute_dtype").removeprefix("torch.")
+    form, dtype = m.text("packing"), m.text("compute_dtype").removeprefix("torch.")
     shape = tuple(m.small("shape", {"int64", "int32"}).tolist())
     total = prod(shape)
     word, element, parts = ("32", "int32", 10) if bits == 3 else ("u8", "uint8", 8 // max(bits, 1))
-    if bits not in (1, 2, 3, 4, 8) or axis not in (0, 1) or packing_name != f"{bits}bit_{word}":
-        raise m.refusal(f"it has {bits} bits along the axis {axis}, packed as {packing_name!r}")
+    if bits not in (1, 2, 3, 4, 8) or axis not in (0, 1) or form != f"{bits}bit_{word}":
+        raise m.refusal(f"it has {bits} bits along the axis {axis}, packed as {form!r}")
     if dtype not in DTYPES:
         raise m.refusal(f"its numbers are {dtype!r}")
     if min(shape, default=0) < 0 or size < 1 or total % size:
         raise m.fault(f"A tensor of {human_shape(shape)} is not cut by groups of {size}.")
-    matrix, block = (
-        ((size, total // size), (ALL, 1)) if axis == 0 else ((total // size, size), (1, ALL))
-    )
-    packing = None if bits == 8 else Packing(bits, is_high_first=True, parts=parts)
+    matrix, block = ((total // size, size), (1, ALL)) if axis else ((size, total // size), (ALL, 1))
     m.need(m.key, {element})
-    steps = [
-        (sign, m.plane(name, matrix, _FLOATS, [block]))
-        for sign, name in (("-", "zero"), ("*", "scale"))
-    ]
+    zero, scale = (m.plane(name, matrix, _FLOATS, [block]) for name in ("zero", "scale"))
     members = (m.base + name for name in _HQQ_META if m.has(name))
     m.members += [key for key in members if key not in m.members]
-    return m.of(f"HQQ {bits}-bit", matrix, *steps, packing=packing, values=_BYTES, shape=shape,
+    packing = None if bits == 8 else Packing(bits, is_high_first=True, parts=parts)
+    return m.of(f"HQQ {bits}-bit", matrix, ("-", zero), ("*", scale), packing=packing, shape=shape,
                 dtype=dtype)  # fmt: skip
 
 
 def _quanto(m: Coded) -> Quantised:
     new = m.key.partition("._data")[0]
-    layer, _ = layer_of(new)
     dtype, stored = m.need(m.key, {"int8", "uint8", *EIGHT_BITS})
     if m.model.method != "quanto":  # others divide by scales of these names
         raise m.undescribed()
     m.prefix = f"{new}."
     scale_dtype, scales = m.need("_scale", _FLOATS)
     if not m.key.endswith("._data._data"):
-        matrix = as_matrix(stored)
         blocks = [(1, ALL), *([(ALL, ALL)] if prod(scales) == 1 else [])]
-        scale = m.plane("_scale", matrix, _FLOATS, blocks)
+        scale = m.plane("_scale", stored, _FLOATS, blocks)
         kind = "int8" if dtype == "int8" else "FP8"
-        return m.of(
-            f"quanto {kind}", matrix, ("*", scale), shape=stored, key=new, dtype=scale_dtype
-        )
+        return m.of(f"quanto {kind}", stored, ("*", scale), key=new, dtype=scale_dtype)
     name = str(m.model.described.get("weights"))
     if name not in ("qint2", "int2", "qint4", "int4"):
         raise m.undescribed("does not name int4 or int2")
@@ -637,17 +597,16 @@ def _quanto(m: Coded) -> Quantised:
     m.need(m.key, {"uint8"})
     matrix = (scales[0], stored[1])
     shift_dtype, _ = m.need("_shift", {"int8", *_FLOATS})
-    scale, shift = (
-        m.plane(part, matrix, dtypes, [(1, ALL)])
-        for part, dtypes in (("_scale", _FLOATS), ("_shift", {shift_dtype}))
-    )
-    steps = (("-", shift), ("*", scale)) if shift_dtype == "int8" else (("*", scale), ("-", shift))
+    scale = m.plane("_scale", matrix, _FLOATS, [(1, ALL)])
+    shift = m.plane("_shift", matrix, {shift_dtype}, [(1, ALL)])
+    steps = [("*", scale), ("-", shift)]
+    steps = steps[::-1] if shift_dtype == "int8" else steps
+    layer, _ = layer_of(new)
     _, bias = m.stored.facts.get(f"{layer}bias", ("", ()))
     if len(bias) != 1 or not bias[0] or prod(matrix) % bias[0]:
         raise m.refusal(f"its shape is not stored, and without '{layer}bias' nothing tells it")
-    shape = (bias[0], prod(matrix) // bias[0])
     return m.of(f"quanto int{bits}", matrix, *steps, packing=Packing(bits, parts=8 // bits),
-                values=_BYTES, shape=shape, key=new, dtype=scale_dtype)  # fmt: skip
+                shape=(bias[0], prod(matrix) // bias[0]), key=new, dtype=scale_dtype)  # fmt: skip
 
 
 # --- ComfyUI
@@ -664,85 +623,74 @@ def _is_comfy(stored: StoredTensors, key: str) -> bool:
 
 def _comfy(m: Coded) -> Quantised:
     m.need(m.key, {"uint8", "int8", *EIGHT_BITS})
-    shape, matrix = m.shape, as_matrix(m.shape)
-    described: Any = (m.stored.comfy or {}).get(m.name, {})
+    described = as_object((m.stored.comfy or {}).get(m.name))
     if m.has("comfy_quant"):
         described = _parsed(m.text("comfy_quant"))
-    elif m.stored.comfy is None:
-        m.need(m.key, EIGHT_BITS)
-        # Weights under the mark without scales are numbers.
-        names = ["scale_weight"] if m.has("scale_weight") else []
-        steps = [("*", m.plane(name, matrix, {"float32"}, [(ALL, ALL)])) for name in names]
-        return m.of("FP8", matrix, *steps, shape=shape, dtype="bfloat16")
-    described = described if isinstance(described, dict) else {}
     form = described.get("format")
-    is_rotated = any("convrot" in str(name) for name in (form, *described))
-    if is_rotated or not isinstance(form, str) or form not in _COMFY:
-        raise m.refusal(f"its format is {form!r}")
-    m.scheme = f"ComfyUI's {form}"
+    # Weights under the mark without scales are numbers.
+    scale, dtypes, block, is_tiled = "scale_weight", {"float32"}, (ALL, ALL), False
+    if m.has("comfy_quant") or m.stored.comfy is not None:
+        is_rotated = any("convrot" in str(name) for name in (form, *described))
+        if is_rotated or form not in ("float8_e4m3fn", "float8_e5m2", "mxfp8", "nvfp4"):
+            raise m.refusal(f"its format is {form!r}")
+        m.scheme, scale = f"ComfyUI's {form}", "weight_scale"
     if form == "nvfp4":
         m.need(m.key, {"uint8"})
-        packing = Packing(4, is_high_first=True)
-        planes = _nvfp4(m, "*", "weight_scale_2", is_tiled=True)
-        return _four(m, "NVFP4", *planes, packing=packing, dtype="bfloat16")
+        return _four_bits(m, scale, {_E4M3}, ("*", "weight_scale_2"), is_tiled=True, dtype="bfloat16",
+                          packing=replace(_FOUR_BITS, is_high_first=True))  # fmt: skip
     m.need(m.key, EIGHT_BITS)
     if form == "mxfp8":
-        block = m.group_block(matrix[-1], _MX_BLOCK[1])
-        scales = m.plane("weight_scale", matrix, _EXPONENTS, [block], is_tiled=True)
-    else:
-        scales = m.plane("weight_scale", matrix, {"float32"}, [(ALL, ALL)])
-    return m.of("FP8", matrix, ("*", scales), shape=shape, dtype="bfloat16")
-
-
-_COMFY = ("float8_e4m3fn", "float8_e5m2", "mxfp8", "nvfp4")
+        dtypes, block, is_tiled = _EXPONENTS, m.group_block(m.shape, 32), True
+    steps = []
+    if scale == "weight_scale" or m.has(scale):
+        steps = [("*", m.plane(scale, m.shape, dtypes, [block], is_tiled=is_tiled))]
+    return m.of("FP8", m.shape, *steps, dtype="bfloat16")
 
 
 # --- The table
 
 
-def _ends(stored: StoredTensors, key: str, last: str, dtypes: Iterable[str], *nearby: str) -> bool:
-    base, name = layer_of(key)
-    return (
-        name == last
-        and stored.facts[key][0] in dtypes
-        and (not nearby or any(base + each in stored.facts for each in nearby))
-    )
-
-
 _Test = Callable[[StoredTensors, str], bool]
-_SCHEMES: tuple[tuple[str, _Test, Callable[[Coded], Quantised]], ...] = (
-    ("torchao", lambda s, k: k in s.torchao and k.endswith("qdata"), _torchao),
-    (
-        "bitsandbytes (4 bits)",
-        lambda s, k: bool(_state_of(s, k)) or f"{k}.absmax" in s.facts,
-        _bitsandbytes,
-    ),
-    ("bitsandbytes (LLM.int8)", lambda s, k: _ends(s, k, "weight", {"int8"}, "SCB"), _int8),
-    ("ComfyUI's comfy_quant or scaled_fp8", _is_comfy, _comfy),
-    ("HQQ", lambda s, k: _ends(s, k, "W_q", {"uint8", "int32"}), _hqq),
-    ("quanto", lambda s, k: k.endswith("._data") and f"{k.partition('._data')[0]}._scale" in s.facts, _quanto),
-    ("AWQ or GPTQ", lambda s, k: _ends(s, k, "qweight", _WORDS, "scales", "qzeros"), _columns_of_words),
-    ("compressed-tensors", lambda s, k: _ends(s, k, "weight_packed", {"int32", "uint8"}), _packed),
-    ("MLX", lambda s, k: _ends(s, k, "weight", {"uint32"}, "scales", "biases"), _mlx),
-    ("MXFP4", _is_blocks, _blocks),
-    ("FP8", _is_float8, _float8),
-    ("ModelOpt's 4 bits", lambda s, k: _ends(s, k, "weight", {"uint8"}, "weight_scale"), _modelopt),
-    ("integers of 8 bits and scales", lambda s, k: _ends(s, k, "weight", {"int8"}, "weight_scale"), _integers),
-)  # fmt: skip
-"""Each scheme: its name, a test of a key, and the function that builds the tensor of it."""
+
+
+def _is(last: str, dtypes: set[str], *nearby: str) -> _Test:
+    """A test of names and dtypes: one of the tensors ``nearby`` is in the layer, if any is given."""
+
+    def test(stored: StoredTensors, key: str) -> bool:
+        base, name = layer_of(key)
+        is_near = not nearby or any(base + each in stored.facts for each in nearby)
+        return name == last and stored.facts[key][0] in dtypes and is_near
+
+    return test
+
+
+_SCHEMES: dict[str, tuple[_Test, Callable[[Coded], Quantised]]] = {
+    "torchao": (lambda s, k: k in s.torchao and k.endswith("qdata"), _torchao),
+    "bitsandbytes (4 bits)": (lambda s, k: bool(_state_of(s, k)) or f"{k}.absmax" in s.facts, _bitsandbytes),
+    "bitsandbytes (LLM.int8)": (_is("weight", {"int8"}, "SCB"), _int8),
+    "ComfyUI's comfy_quant or scaled_fp8": (_is_comfy, _comfy),
+    "HQQ": (_is("W_q", {"uint8", "int32"}), _hqq),
+    "quanto": (lambda s, k: k.endswith("._data") and f"{k.partition('._data')[0]}._scale" in s.facts, _quanto),
+    "AWQ or GPTQ": (_is("qweight", {"int32", "uint32"}, "scales", "qzeros"), _columns_of_words),
+    "compressed-tensors": (_is("weight_packed", {"int32", "uint8"}), _packed),
+    "MLX": (_is("weight", {"uint32"}, "scales", "biases"), _mlx),
+    "MXFP4": (_is_blocks, _blocks),
+    "FP8": (_is_float8, _float8),
+    "ModelOpt's 4 bits": (_is("weight", {"uint8"}, "weight_scale"), _modelopt),
+    "integers of 8 bits and scales": (_is("weight", {"int8"}, "weight_scale"), _integers),
+}  # fmt: skip
+"""Each scheme by its name: a test of a key, and the function that builds the tensor of it."""
 
 
 def scheme_of(stored: StoredTensors, key: str) -> Coded | None:
-    if stored.facts[key][0] not in _CODES and not _state_of(stored, key):
+    dtype, _ = stored.facts[key]
+    codes = {*EIGHT_BITS, "int32", "uint32", "int8", "uint8"}
+    if dtype not in codes and not _state_of(stored, key):  # bitsandbytes stores them as any dtype
         return None
-    name = next((name for name, is_one, _ in _SCHEMES if is_one(stored, key)), None)
+    name = next((name for name, (is_one, _) in _SCHEMES.items() if is_one(stored, key)), None)
     return Coded(stored, key, name) if name else None
 
 
-_CODES = {*EIGHT_BITS, *_WORDS, "int8", "uint8"}
-"""The dtypes of codes, except in files of bitsandbytes."""
-
-
 def build(module: Coded) -> Quantised:
-    make = next(make for name, _, make in _SCHEMES if name == module.scheme)
+    _, make = _SCHEMES[module.scheme]
     return make(module)

@@ -226,6 +226,29 @@ def test_one_scale_of_a_tensor_or_one_for_each_row(
     assert same(found["w.weight"], exact, "bfloat16")
 
 
+def test_one_scale_of_integers(tmp_path: Path) -> None:
+    config(tmp_path, quantization_config={"quant_method": "compressed-tensors"})
+    tensors = {"w.weight": np.full((2, 4), 3, np.int8), "w.weight_scale": np.float32(2)}
+    sv.save(tmp_path / "m.safetensors", tensors)
+    found = sv.load(tmp_path / "m.safetensors", dequantize="float32")
+    assert found["w.weight"].tolist() == [[6.0] * 4] * 2
+
+
+def test_each_of_stacked_matrices_has_tiles_of_scales(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    weights = rng.integers(0, 120, (2, 130, 64), np.uint8).view(E4M3)
+    scales = rng.integers(120, 130, (2, 256, 4), np.uint8)
+    tiles = scales.reshape(2, 2, 4, 32, 1, 4).transpose(0, 1, 4, 3, 2, 5).reshape(scales.shape)
+    data = {"block_size": 32, "is_swizzled_scales": True}
+    metadata = {"w": json.dumps({"_type": "MXTensor", "_data": data})}
+    tensors = {"_w_qdata": weights, "_w_scale": tiles.view(E8M0)}
+    sv.save(tmp_path / "m.safetensors", tensors, metadata=metadata)
+    exact = by_definition(weights, scales.view(E8M0).astype(np.float64), (1, 32))
+    with sv.open_checkpoint(tmp_path / "m.safetensors", dequantize="float32") as reader:
+        assert same(reader.read("w"), exact, "float32")
+        assert same(reader.read("w", np.s_[1:, 100:129, 3:40]), exact[1:, 100:129, 3:40], "float32")
+
+
 def test_packed_numbers_without_an_axis_of_blocks(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     packed = rng.integers(-128, 128, (4, 48), np.int8)
@@ -402,6 +425,11 @@ WRONG: list[tuple[dict[str, Array], type[Exception], str]] = [
         "bitsandbytes.*quant_state.bitsandbytes__nf4' is not there",
     ),
     ({"w.weight": np.ones((2, 2), np.int8), "w.SCB": ONE}, InvalidCheckpoint, "LLM.int8"),
+    (
+        {"w.weight": np.array(3, np.int8), "w.scale": np.array(1).astype(E8M0)},
+        InvalidCheckpoint,
+        "Rows of 1 elements hold no codes of 4 bits",
+    ),
     (
         {"w.weight": np.ones((2, 2), np.int8), "w.weight_scale": ONE},
         UnsupportedError,

@@ -291,7 +291,9 @@ def write_delta(
     )
     # Move, compare and commit.
     runner = checked(source, progress, check)
-    written = preview(work, None) if dry_run else carry_out(work, source, None, progress, runner)
+    written = (
+        preview(work, source, None) if dry_run else carry_out(work, source, None, progress, runner)
+    )
     changes = tuple(_reported(each, draft, sizes) for each in contents.changes.values())
     return DeltaReport(written.path, contents.base, contents.result, changes, num_joined, dry_run)
 

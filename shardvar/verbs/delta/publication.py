@@ -380,7 +380,9 @@ def write_published(
         goal, entries, policy=None, partition=None, metadata=Metadata(), force=force, source=source
     )
     written = (
-        preview(work, None) if dry_run else carry_out(work, source, None, lambda _nbytes: None)
+        preview(work, source, None)
+        if dry_run
+        else carry_out(work, source, None, lambda _nbytes: None)
     )
     tensors = tuple(
         TensorChange(

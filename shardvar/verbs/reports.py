@@ -112,8 +112,7 @@ class WriteReport:
     """Of a dry run, the requests to buckets that the write would make, at most, by kind: ``list``,
     ``head``, ``get`` (a range each), ``put`` (a file, or the beginning or the end of an upload in
     parts), ``part``, ``copy`` and ``delete``; ``decode`` counts reads that may take more of ``get``.
-    Requests that are made again and those of workers are not in it. Empty if nothing is in a
-    bucket."""
+    Requests that are made again, or by workers, are not in it. Empty if nothing is in a bucket."""
     blocked_seconds: float | None = field(default=None, compare=False)
     """Seconds until a save of a training state returned to its caller; None of other writes."""
     durable_seconds: float | None = field(default=None, compare=False)

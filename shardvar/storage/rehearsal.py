@@ -38,7 +38,7 @@ _PAGE = 1000  # the files of an answer to a listing, and of a removal in S3
 @dataclass(slots=True, eq=False)
 class Rehearsal:
     asked: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))
-    """The kinds of the requests that were made, and of those that were only counted."""
+    """The kinds of requests that were made, and of requests that were only counted."""
     is_on: bool = False
     """True while requests that change something are only counted."""
     written: dict[str, tuple[Head, bytes] | None] = field(default_factory=dict)

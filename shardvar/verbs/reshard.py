@@ -608,11 +608,7 @@ def rewrite(
     def write() -> WriteReport:
         # Move and commit.
         kept = kept_report(work, payloads) if keep else None
-        made = (
-            preview(work, payloads, generation)
-            if move is None
-            else kept or move(work, payloads, generation)
-        )
+        made = kept or (move or preview)(work, payloads, generation)
         made = replace(made, lost=lost, untied=untied, left_out=left_out, digests=sentence)
         return files.add_to(made)
 

@@ -50,8 +50,8 @@ def execute(arguments: Namespace) -> int:
             note(f"note: {path_on_a_line(each.path)} is {each.writer}")
     if any(each.kind == "mark of uploads" for each in rows):
         note(
-            "note: the service may have parts of unfinished uploads, which it does not list among "
-            "files: end them by a lifecycle rule"
+            "note: the service may have parts of unfinished uploads, which are not listed here: a "
+            "lifecycle rule (AbortIncompleteMultipartUpload) ends them; Azure drops them after a week"
         )
     if report.num_at_work:
         note(f"note: {count(report.num_at_work, 'file')} of writers at work not listed")

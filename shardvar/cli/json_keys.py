@@ -284,6 +284,7 @@ reshard
 .map  with --dry-run and a map: its effect; else null
 <map>
 .dry_run  true if nothing was written
+.requests  with --dry-run: the requests to buckets by kind, at most; empty if nothing is in a bucket
 .num_files  the number of data files
 .verified  with --verify: true if the new checkpoint is intact; else null
 
@@ -296,6 +297,7 @@ delta
 .num_joined  with --compact: the deltas that were joined; else 0
 .dialect  the dialect of another program (--dialect); null for a delta of shardvar
 .dry_run  true if nothing was written
+.requests  with --dry-run: the requests to buckets by kind, at most; empty if nothing is in a bucket
 .tensors  what became of each tensor: a list of objects
 .tensors[].key  the name
 .tensors[].kind  "equal", "changed", "new", "whole" or "removed"
@@ -319,6 +321,7 @@ apply
 .left_out  keys that the format cannot hold and only their writer reads
 .untied  pairs of tensors that share their bytes by the delta, and not in OUT
 .dry_run  true if nothing was written
+.requests  with --dry-run: the requests to buckets by kind, at most; empty if nothing is in a bucket
 .num_files  the number of data files
 .notes  sentences on what was compared, and what could not be
 .already  true if OUT was the result already, so that nothing was written

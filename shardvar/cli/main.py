@@ -20,6 +20,7 @@ import signal
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -192,7 +193,13 @@ def execute(arguments: Namespace) -> int:
         take_newest(arguments)
     # Only the module of the command is imported.
     module = import_module(f"shardvar.cli.{_MODULES.get(arguments.command, arguments.command)}")
-    code: int = module.execute(arguments)
+    rehearsal: Any = nullcontext
+    if getattr(arguments, "dry_run", False):
+        from shardvar.storage.rehearsal import rehearsing
+
+        rehearsal = rehearsing  # also of what the command looks up itself
+    with rehearsal():
+        code: int = module.execute(arguments)
     return code
 
 

@@ -56,9 +56,10 @@ import json
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
+from functools import partialmethod
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 
@@ -85,14 +86,14 @@ from shardvar.engine.pool import (
 )
 from shardvar.engine.read import RegionTable, join_columns, read_regions, wanted_regions
 from shardvar.engine.units import Sums, Unit, batch_units, join_sums, plan_units, take_checksums
-from shardvar.errors import CheckpointError, StorageError, WorkerLost
-from shardvar.formats.protocol import FileChecksums, FileWriter, Sink, Source
+from shardvar.errors import READ_ERRORS, CheckpointError, StorageError, WorkerLost
+from shardvar.formats.protocol import FileChecksums, FileWriter, Sink, Source, WrappedSource
 from shardvar.layout.dtypes import ITEMSIZES, Bools, Ints
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, RunChecksums
 from shardvar.planning.plan import CopyTable, Plan
 from shardvar.planning.slices import Assignment, SliceTable, widen
-from shardvar.records import entity, frozen, replace
-from shardvar.storage.concurrency import as_answered, do_all
+from shardvar.records import entity, field, frozen, replace
+from shardvar.storage.concurrency import as_answered, blindly, do_all
 from shardvar.storage.protocol import Storage, WritableFile
 from shardvar.wire.strict_json import parse_json
 
@@ -508,7 +509,8 @@ def read_checksums(task: FileTask) -> FileChecksums:
     """The checksums of a finished file, taken from its bytes; an error where it is too short."""
     targets, writer = task.plan.targets, task.writer
     units = list(plan_units(targets, task.start, np.ones(len(targets), np.bool), writer.run_nbytes))
-    with closing(task.storage.open(task.name)) as file:
+    # In a rehearsal the file is not right, and is written again.
+    with closing(task.storage.open(task.name)) as file, blindly():
 
         def read(unit: Unit) -> Sums:
             block = thread_buffer(unit.nbytes)
@@ -762,3 +764,73 @@ def _stamp(task: FileTask) -> str:
     file = task.storage.open(task.name)
     file.close()
     return file.stamp
+
+
+# Rehearsing a write (``storage.rehearsal``): reads are made as the tasks plan them and give no
+# bytes, and a file has its size and no bytes on the disk.
+
+
+@entity
+class RehearsedSource(WrappedSource):
+    inner: Source = field()
+
+    def _read(self, name: str, *given: Any, **options: Any) -> Any:
+        method, rehearsal = getattr(self.inner, name), self.inner.traits.rehearsal  # type: ignore[union-attr]
+        if not rehearsal.is_on:
+            return method(*given, **options)
+        try:
+            with blindly():
+                return method(*given, **options)
+        except READ_ERRORS:  # what is decoded cannot be decoded without its bytes
+            rehearsal.asked[1].append("decode")
+
+    read_into = partialmethod(_read, "read_into")
+    read_span = partialmethod(_read, "read_span")
+    decode = partialmethod(_read, "decode")
+    storage_errors = partialmethod(_read, "storage_errors")
+
+
+@entity
+class _BareWriter(FileWriter):
+    run_nbytes: int = field()
+    crc: None = None
+
+
+class _Nowhere:
+    """A storage, and a file in it, that keeps nothing."""
+
+    traits = None
+
+    def create(self, _name: str, _octets: object = None) -> Self:
+        return self
+
+    write = create
+
+    def close(self) -> None:
+        pass
+
+
+NOWHERE: Any = _Nowhere()
+
+
+def rehearse_each(
+    tasks: Sequence[FileTask], source: Source
+) -> Generator[tuple[FileTask, FileReport]]:
+    """Yield tasks as ``run_each`` does."""
+    if tasks and source.traits:
+        evidence = Evidence(source, tasks[0].entries)
+        bare = [
+            replace(each, storage=NOWHERE, writer=_BareWriter(each.writer.run_nbytes))
+            for each in tasks
+        ]
+        for _, report in run_each(bare, source):
+            evidence.add(report.parts)
+        evidence.check()
+    for task in tasks:
+        targets = task.plan.targets
+        checksums = join_sums(task.writer, targets, [], [])
+        frame = task.writer.frame(targets, task.start, checksums)
+        stops = (task.start + targets.nbytes).tolist()
+        with closing(task.storage.create(task.name)) as file:
+            file.write(max([1, *stops, *(at + len(each) for at, each in frame)]) - 1, b"\0")
+        yield task, FileReport(checksums, ReadTable.of([]), task.nbytes)

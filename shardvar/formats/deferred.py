@@ -32,6 +32,7 @@ from shardvar.planning.index import (
 )
 from shardvar.planning.slices import SliceTable
 from shardvar.records import entity, field, mutable, replace
+from shardvar.storage.concurrency import is_blind
 
 # Payloads that are read together with their frames, and with their neighbours.
 #
@@ -141,8 +142,9 @@ class Enclosed:
         start = int(self.first[first])
         octets = memoryview(self.data.open(file).read(start, int(self.stop[last - 1]) - start))
         columns = (self.rows, self.first - start, self.stop - start)
+        unframe = self.unframe if not is_blind() else lambda _row, octets: octets
         return [
-            self.unframe(row, octets[begin:end])
+            unframe(row, octets[begin:end])
             for row, begin, end in zip(
                 *(each[first:last].tolist() for each in columns), strict=True
             )

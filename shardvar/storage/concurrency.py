@@ -36,6 +36,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
+from functools import partial
 from threading import Condition
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -56,7 +57,7 @@ _PAUSE_SECONDS = 0.005  # Between two looks at threads that are outwaited: a req
 
 _local = threading.local()
 """``executors``: those whose work this thread does, each within its predecessor; ``is_exact``:
-within ``exactly``."""
+within ``exactly``; ``is_blind``: within ``blindly``."""
 
 
 class Threads(AbstractContextManager["Threads"]):
@@ -69,6 +70,7 @@ class Threads(AbstractContextManager["Threads"]):
         self.is_left = False
         self._busy: set[int] = set()
         self._above: tuple[Threads, ...] = getattr(_local, "executors", ())
+        self._is_blind = is_blind()
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> "Future[Any]":
         """Do as any executor does; ``CancelledError`` is the error of what began too late."""
@@ -78,7 +80,7 @@ class Threads(AbstractContextManager["Threads"]):
         me = threading.get_ident()
         self._busy.add(me)  # first: who leaves the block sets ``is_left`` first, and looks then
         try:
-            _local.executors = (*self._above, self)
+            _local.executors, _local.is_blind = (*self._above, self), self._is_blind
             check_wanted()
             return function(*arguments)
         finally:
@@ -119,17 +121,23 @@ def uninterrupted(function: Callable[[], Result]) -> Result:
 
 
 @contextmanager
-def exactly() -> Iterator[None]:
-    """Within, the reads of this thread bring no bytes that lie next to theirs: all are planned."""
-    before, _local.is_exact = is_exact(), True
+def _within(name: str) -> Iterator[None]:
+    before = _is_within(name)
+    setattr(_local, name, True)
     try:
         yield
     finally:
-        _local.is_exact = before
+        setattr(_local, name, before)
 
 
-def is_exact() -> bool:
-    return bool(getattr(_local, "is_exact", False))
+def _is_within(name: str) -> bool:
+    return bool(getattr(_local, name, False))
+
+
+exactly, is_exact = partial(_within, "is_exact"), partial(_is_within, "is_exact")
+"""Within, the reads of this thread bring no bytes that lie next to theirs: all are planned."""
+blindly, is_blind = partial(_within, "is_blind"), partial(_is_within, "is_blind")
+"""Within, the reads of this thread and of its threads are only counted, in a rehearsal."""
 
 
 def as_answered(

@@ -157,7 +157,8 @@ _thread = threading.local()
 _MOST_PARTS = 9000  # S3 takes 10,000 parts of a file
 
 
-def _part_nbytes(nbytes: int) -> int:
+def nbytes_of_part(nbytes: int) -> int:
+    """Return the bytes of a part of the upload of a file of so many bytes."""
     return max(settings.current().part_nbytes, -(-nbytes // _MOST_PARTS))
 
 
@@ -224,7 +225,7 @@ class ObjectClient(RootClient):
         try:
             with self._asking(key, "put"):
                 if has_parts := nbytes > ONE_PUT_NBYTES:
-                    part_nbytes = _part_nbytes(nbytes)
+                    part_nbytes = nbytes_of_part(nbytes)
 
                     def put_parts(_store: Any) -> Any:
                         with open(path, "rb") as file:
@@ -262,7 +263,7 @@ class ObjectClient(RootClient):
             head = self.head(key)
             if head.nbytes != os.path.getsize(path):
                 return None
-            part_nbytes = _part_nbytes(head.nbytes)
+            part_nbytes = nbytes_of_part(head.nbytes)
             for start in range(0, head.nbytes, part_nbytes):
                 part = file.read(part_nbytes)
                 if bytes(self.read(key, head, start, len(part))) != part:
@@ -284,7 +285,7 @@ class ObjectClient(RootClient):
 
     def _copy_in_parts(self, old: str, head: Head, new: str) -> None:
         """Read a file and upload it again; after an error it is read back, as for ``put``."""
-        part_nbytes = _part_nbytes(head.nbytes)
+        part_nbytes = nbytes_of_part(head.nbytes)
         try:
             # obstore cannot be asked for a part by the thread that uploads: that one drives its
             # runtime.

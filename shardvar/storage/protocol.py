@@ -13,7 +13,7 @@ that step is on the disk.
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 
 class FileStatus(NamedTuple):
@@ -43,6 +43,13 @@ class Traits(NamedTuple):
     """The same for requests of a few bytes, which only wait; 0 for no more than others."""
     in_flight_nbytes: int = 64 << 20
     """The bytes of all requests that are under way: at 100 MB/s, what comes in 0.7 s."""
+    rehearsal: Any = None
+    """The rehearsal of a dry run."""
+
+    @property
+    def is_rehearsed(self) -> bool:
+        """True while requests are only counted, so that the bytes of payloads mean nothing."""
+        return bool(self.rehearsal and self.rehearsal.is_on)
 
 
 class ReadableFile(Protocol):

@@ -267,8 +267,8 @@ class UploadsMark:
                 f"{self.client.place(self.folder)}: an earlier writer of {self.stem!r}"
                 f"{whose and f', {whose},'} has not ended. If it was killed, it may have left "
                 "unfinished uploads, which cost money, under keys that begin with "
-                f"{join_key(self.folder, self.stem)!r}. List and end them with the tools of the "
-                "service, or by a lifecycle rule."
+                f"{join_key(self.folder, self.stem)!r}. End them with the tools of the service, or by a "
+                "lifecycle rule (AbortIncompleteMultipartUpload)."
             )
             log_warning(warning, "storage")
 

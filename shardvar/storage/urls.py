@@ -48,6 +48,7 @@ from shardvar.records import frozen
 from shardvar.storage import requests, settings
 from shardvar.storage.concurrency import Result
 from shardvar.storage.objects import OBJECT_SCHEMES, ObjectClient
+from shardvar.storage.rehearsal import counted
 from shardvar.storage.remote import RemoteStorage
 from shardvar.storage.requests import (
     FAULTS,
@@ -391,8 +392,9 @@ def split_url(url: str) -> tuple[RemoteStorage, str]:
     if is_web:
         if is_folder:
             raise _unlistable_error(url)
-        return RemoteStorage(WebClient(root), folder, name), name
-    client: Client = ObjectClient(root) if scheme in OBJECT_SCHEMES else FilesystemClient(root)
+        return RemoteStorage(counted(WebClient(root)), folder, name), name
+    kind = ObjectClient if scheme in OBJECT_SCHEMES else FilesystemClient
+    client: Client = counted(kind(root))
     if is_folder:
         return RemoteStorage(client, key), ""
     above = RemoteStorage(client, folder)

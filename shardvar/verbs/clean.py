@@ -135,6 +135,9 @@ def clean(path: Path, *, remove: bool = False, older_than: float = DAY) -> Clean
     programs, and all data files next to an index that cannot be read. A killed ``reshard`` cannot
     continue after its files were removed, nor can shares be committed.
 
+    Parts of unfinished uploads are not listed, since obstore cannot list them. A lifecycle rule of the
+    bucket with ``AbortIncompleteMultipartUpload`` removes them; Azure does so after a week.
+
     Examples
     --------
     >>> import os, tempfile

@@ -81,7 +81,7 @@ from shardvar.formats.unfinished import (
     unfinished_files,
 )
 from shardvar.pictures.words import count, message, named, natural_key, similar
-from shardvar.planning.index import OBJECTS
+from shardvar.planning.index import DELTA, OBJECTS
 from shardvar.records import field, frozen, replace
 from shardvar.storage.local import ListedDirectory, LocalStorage, split_path, split_place
 from shardvar.storage.posix import inner_links, is_empty_folder, outer_links
@@ -469,6 +469,12 @@ class Location:
         except MissingFile as error:
             raise self._unfinished(error) from None
         index = source.index
+        # The frames of a delta tell what is read of it.
+        is_delta = self.format.name == "shardvar" and DELTA in index.metadata.user
+        if (traits := source.traits) and traits.rehearsal and not is_delta:
+            from shardvar.engine.files import RehearsedSource  # only of a dry run
+
+            source = RehearsedSource(source)
         held: Collection[str]
         if not can.objects_in_tensor:
             held = index.metadata.user

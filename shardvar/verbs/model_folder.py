@@ -44,7 +44,7 @@ from shardvar.verbs.mapping import join_reports
 from shardvar.verbs.newest import FolderContents, contents_of
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.reports import WriteReport
-from shardvar.verbs.writing import WritePlan, check_free
+from shardvar.verbs.writing import WritePlan, check_free, rehearse
 
 PIPELINE = "model_index.json"
 DESCRIPTIONS = (CONFIG, "adapter_config.json", PIPELINE)
@@ -259,6 +259,13 @@ def write_pipeline(
     if not dry_run:
         reports = [write(*pair, **options) for pair in pairs]
         _put(files.copied, goal.storage)
+    else:
+        from shardvar.storage.rehearsal import current_rehearsal  # only of a dry run
+
+        if rehearsal := current_rehearsal():
+            rehearsal.asked[1].extend(rehearsal.asked[0])  # a write looks twice
+        if goal.storage.traits is not None:
+            rehearse(lambda: _put(files.copied, goal.storage))
     joined = join_reports(goal.storage.path, reports)
     by_folder = [*zip(components, reports, strict=True)]
     copied = [f"{folder}/{name}" for folder, each in by_folder for name in each.copied]

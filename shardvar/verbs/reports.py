@@ -108,6 +108,11 @@ class WriteReport:
     """The report of each checkpoint, if a map makes one a rank, or of each component of a pipeline."""
     dry_run: bool = False
     """True if nothing was written."""
+    requests: Mapping[str, int] = field(default_factory=dict)
+    """Of a dry run, the requests to buckets that the write would make, at most, by kind: ``list``,
+    ``head``, ``get`` (a range each), ``put`` (a file, or the beginning or the end of an upload in
+    parts), ``part``, ``copy`` and ``delete``; ``decode`` counts reads that may take more of ``get``.
+    Requests that are made again, or by workers, are not in it. Empty if nothing is in a bucket."""
     blocked_seconds: float | None = field(default=None, compare=False)
     """Seconds until a save of a training state returned to its caller; None of other writes."""
     durable_seconds: float | None = field(default=None, compare=False)
@@ -184,7 +189,16 @@ def sizes_of_write(
         yield f"  {name(each)}: {size}"
 
 
+def lines_of_requests(requests: Mapping[str, int]) -> Iterator[str]:
+    if requests:
+        counts = (f"{number:,} {kind.upper()}" for kind, number in requests.items())
+        yield f"requests, at most: {', '.join(counts)}"
+        more = "; each DECODE may take several GET" * ("decode" in requests)
+        yield f"not counted: requests that are made again, of workers, and of --verify{more}"
+
+
 def facts_of_write(report: WriteReport) -> Iterator[str]:
+    yield from lines_of_requests(report.requests)
     if report.num_objects:
         yield f"carried {count(report.num_objects, 'setting')} with the tensors"
     if report.untied:

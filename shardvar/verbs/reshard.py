@@ -48,7 +48,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import Executor
 from contextlib import closing, contextmanager
 from functools import partial
-from inspect import signature
+from inspect import signature, unwrap
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -128,6 +128,8 @@ from shardvar.verbs.writing import (
     check_may_write,
     plan_checkpoint,
     preview,
+    rehearse,
+    tells_requests,
 )
 
 _NEW = "Globs are of the names in the target. "
@@ -325,6 +327,7 @@ def _blocks(source: Source) -> bytes:
     return _blocks(source.inner) if isinstance(source, WrappedSource) else b""
 
 
+@tells_requests
 @named_arguments
 def reshard(
     source: Path | Sequence[Path],
@@ -453,7 +456,7 @@ def reshard(
     plan = partial(plan_checkpoint, policy=policy, force=force)
     places = [look_at(each) for each in paths_of(source)]
     if components := components_of(places):
-        return write_pipeline(components, places[0], reshard, options)
+        return write_pipeline(components, places[0], unwrap(reshard), options)
     found = _find_sources(places, keep_going)
     given = None if map is None else as_map(map, keep_going, [each.path for each in found])
     by_rank = is_by_rank(target, given)
@@ -597,6 +600,8 @@ def rewrite(
         check_may_write(work)
         for error in reader.source.storage_errors(kept - gone).values():
             raise error
+    else:
+        rehearse(lambda: reader.source.storage_errors(kept - gone))
 
     def write() -> WriteReport:
         # Move and commit.

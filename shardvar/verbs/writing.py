@@ -10,19 +10,29 @@ index last.
 
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from itertools import count
+from functools import partial, wraps
+from itertools import chain, count
 from time import perf_counter
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from shardvar.engine.arrays import ArraySource, lower
-from shardvar.engine.files import JOURNAL, FileRunner, file_tasks, write_checkpoint
+from shardvar.engine.files import (
+    JOURNAL,
+    NOWHERE,
+    FileRunner,
+    file_tasks,
+    rehearse_each,
+    write_checkpoint,
+)
 from shardvar.engine.pool import BLOCK_NBYTES, BUFFERS_NBYTES, PEAK_BLOCKS, WORKERS, Progress
 from shardvar.errors import (
+    READ_ERRORS,
     ArgumentError,
     CheckpointError,
     MissingFile,
@@ -258,6 +268,7 @@ def is_new_folder(storage: Storage) -> bool:
 
 
 def preview(work: WritePlan, generation: str | None) -> WriteReport:
+    """In a rehearsal, the write is rehearsed where a bucket has a part in it."""
     target = work.target
     target.storage.check_writable(target.stem)
     free = target.storage.free_nbytes()
@@ -265,7 +276,54 @@ def preview(work: WritePlan, generation: str | None) -> WriteReport:
     # Checksums are known only once the bytes are.
     assigned = work.assignment
     planned = EntryTable.without_checksums(assigned.slices, sink.start, assigned.file)
+    rehearse(lambda: _rehearse_write(work, generation, sink))
     return replace(report_of(work, free), planned=planned)
+
+
+def rehearse(step: Callable[[], object]) -> None:
+    """Make a step of a write for the requests that it makes; does nothing without a rehearsal."""
+    from shardvar.storage.rehearsal import current_rehearsal  # only of a dry run
+
+    rehearsal = current_rehearsal()
+    if rehearsal and rehearsal.asked[0]:
+        rehearsal.is_on = True
+        try:
+            step()
+        except READ_ERRORS:  # zeros are no strings
+            rehearsal.asked[1].append("decode")
+        finally:
+            rehearsal.is_on = False
+
+
+def _rehearse_write(work: WritePlan, generation: str | None, sink: Sink) -> None:
+    source, changed = work.source, work.substitutes
+    read = source if changed is None else overlay(source, work.entries, changed)
+    runner = partial(rehearse_each, source=read)
+    if work.target.storage.traits is not None:
+        carry_out(work, generation, runner=runner)
+        return
+    tasks = file_tasks(work.plan, work.entries, work.assignment, sink, NOWHERE, "")
+    for each in (runner(tasks), *(each.read() for each in work.side_files)):
+        deque[object](each, maxlen=0)
+
+
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+
+def tells_requests(verb: Verb) -> Verb:
+    """Make a verb report the requests of a write that it would make."""
+
+    @wraps(verb)
+    def call(*given: Any, **options: Any) -> Any:
+        if not options.get("dry_run"):
+            return verb(*given, **options)
+        from shardvar.storage.rehearsal import rehearsing
+
+        with rehearsing() as rehearsal:
+            report = verb(*given, **options)
+        return replace(report, requests=dict(Counter(chain(*rehearsal.asked))))
+
+    return cast(Verb, call)
 
 
 def _prepare(work: WritePlan, generation: str | None, free: int) -> tuple[Sink, str]:

@@ -1,5 +1,6 @@
 """``shardvar clean``: lists, and removes only with ``--remove`` and beyond the age limit."""
 
+import json
 import os
 from pathlib import Path
 
@@ -42,3 +43,13 @@ def test_an_age_that_is_not_one_is_refused(age: str, place: Path, run: Run) -> N
 def test_a_path_that_is_not_a_folder_is_refused(place: Path, run: Run) -> None:
     refused = run("clean", place / "none")
     assert refused.code == 2 and "is not a folder" in refused.err
+
+
+def test_it_says_what_removes_unfinished_uploads(tmp_path: Path, run: Run) -> None:
+    """obstore cannot list them: if it can one day, ``clean`` does."""
+    obstore = pytest.importorskip("obstore")
+    assert not [name for name in dir(obstore) if "multipart" in name or "abort" in name]
+    owner = {"host": "h", "process": 1, "shardvar": "1", "time": "2026-01-01T00:00:00"}
+    (tmp_path / ".m.0123456789abcdef.uploads").write_text(json.dumps(owner))
+    listed = run("clean", tmp_path)
+    assert "(AbortIncompleteMultipartUpload) ends them; Azure drops them after a week" in listed.err

@@ -76,3 +76,42 @@ def test_a_reshard_makes_the_requests_that_are_predicted(
         ]
     assert 1 <= sum(is_opening) <= workers
     assert found == Job(count, nbytes, is_renamed=bool(ending)).requests(sum(is_opening))
+
+
+KINDS = {"begin": "put", "complete": "put"}
+"""The kinds of a dry run, by those of the model; others have the same name in small letters."""
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "ending", "options"),
+    [
+        (MIB, "", {}),
+        (24 * MIB, "", {}),
+        (24 * MIB, "", {"format": "tensorflow"}),
+        (MIB, ".safetensors.index.json", {"policy": BalancedPolicy(3)}),
+        (MIB, "", {"format": "torch", "policy": BalancedPolicy(3)}),
+        (MIB, "/", {"format": "zarr"}),
+        (MIB, "/", {"format": "orbax"}),
+    ],
+)
+def test_a_dry_run_tells_the_requests_that_a_server_gets(
+    nbytes: int, ending: str, options: dict[str, Any], proxy: Proxy, request: Any
+) -> None:
+    """The same number of each kind, but for a look at folders that is made again."""
+    place = f"s3://bucket/{abs(hash(request.node.name))}"
+    tensors = {f"w{number}": np.zeros(nbytes, np.uint8) for number in range(3)}
+    sv.save(f"{place}/source", tensors, policy=BalancedPolicy(3))
+
+    def reshard(*, dry_run: bool) -> Any:
+        proxy.asked.clear()
+        return sv.reshard(
+            f"{place}/source", f"{place}-target/m{ending}", dry_run=dry_run, **options
+        )
+
+    told = Counter(reshard(dry_run=True).requests)
+    assert {asked.method for asked in proxy.asked} <= {"GET", "HEAD"}
+    reshard(dry_run=False)
+    kinds = (kind_of(asked) for asked in proxy.asked)
+    made = Counter(KINDS.get(kind, kind.lower()) for kind in kinds)
+    assert not made - told
+    assert told - made <= Counter(list=ending == "/")

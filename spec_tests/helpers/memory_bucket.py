@@ -2,11 +2,12 @@
 took effect."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import Event, RLock
+from threading import Event, RLock, local
 from typing import Any
 from unittest import mock
 from weakref import WeakValueDictionary
@@ -158,6 +159,45 @@ class MemoryBucket:
                 raise Dead
             if fails:
                 raise StorageError("The server does not answer.", "Wait.")
+
+
+_KINDS = {
+    "head": "head", "read": "get", "listing": "list", "walk": "list", "put": "put", "put_if": "put",
+    "copy": "copy", "delete": "delete", "delete_all": "delete",
+}  # fmt: skip
+
+
+@dataclass(eq=False)
+class CountingBucket(MemoryBucket):
+    """A bucket that counts the requests which a bucket of S3 would get, by kind."""
+
+    counts: "Counter[str]" = field(default_factory=Counter)
+    """The requests since it was cleared."""
+    _inside: Any = field(default_factory=local, repr=False)
+
+    def __getattribute__(self, name: str) -> Any:
+        found = object.__getattribute__(self, name)
+        if name not in _KINDS or getattr(self._inside, "is_set", False):
+            return found
+
+        def counted(*arguments: Any, **options: Any) -> Any:
+            self._inside.is_set = True  # what a request asks of the dictionary is no request
+            try:
+                answer = found(*arguments, **options)
+            finally:
+                self._inside.is_set = False
+            with self.lock:
+                self.counts.update(requests_of(name, arguments))
+            return answer
+
+        return counted
+
+
+def requests_of(name: str, arguments: Sequence[Any]) -> "Counter[str]":
+    """Return the requests to S3 that a call of its client makes."""
+    if name == "put" and (nbytes := Path(arguments[1]).stat().st_size) > 16 << 20:
+        return Counter(put=2, part=-(-nbytes // (8 << 20)))
+    return Counter([_KINDS[name]] + ["head"] * (name == "copy"))  # of the file that is copied
 
 
 @dataclass(eq=False)

@@ -106,7 +106,7 @@ def test_what_is_stored_is_compared_byte_by_byte(content: bytes, part_nbytes: in
     """An answer that was lost is found by the bytes, part by part."""
     client = client_of({"f": content})
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setattr(objects, "_part_nbytes", lambda _: part_nbytes)
+        patch.setattr(objects, "nbytes_of_part", lambda _: part_nbytes)
         path = Path(folder, "file")
         path.write_bytes(content)
         assert client._stored("f", str(path)) == client.head("f")

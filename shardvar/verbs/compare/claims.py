@@ -47,7 +47,7 @@ from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.compare.digest import digests_of, digests_of_blocks
 from shardvar.verbs.locate import Location, Path, find_checkpoint
 from shardvar.verbs.reader import Reader
-from shardvar.verbs.writing import Partitions, WritePlan, check_may_write
+from shardvar.verbs.writing import Partitions, WritePlan, check_may_write, rehearse
 from shardvar.wire.digests import has_unused_bits
 
 IN_A_FILE = "`shardvar digest PATH --write` keeps digests in a file."
@@ -104,6 +104,9 @@ def carry_digests(
         why = "cannot carry them" if work.substitutes is None else "gets values from the policy"
         return work, f"{_LEFT_OUT}{work.target.format.name} {why}. {IN_A_FILE}"
     if is_dry:
+        rehearse(lambda: _digests(source, entries, reader.path))
+        if is_carried and source is not stored.source:
+            rehearse(lambda: digests_of(stored, {*stored}))
         # Texts of the same length, so that the sizes of the files are right.
         keys = [*entries.slices.tensors.keys, *(names[key] for key in objects)]
         return _with(work, dict.fromkeys(keys, "0" * 64)), ""

@@ -84,7 +84,13 @@ from shardvar.verbs.mapping import names_at
 from shardvar.verbs.reader import Reader, open_found
 from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.reshard import Changes, digest_of_reshard, find_carry, rewrite
-from shardvar.verbs.writing import Partitions, WritePlan, carry_out, plan_checkpoint
+from shardvar.verbs.writing import (
+    Partitions,
+    WritePlan,
+    carry_out,
+    plan_checkpoint,
+    tells_requests,
+)
 from shardvar.wire.digests import LEAF_NBYTES
 
 # The result of deltas of other programs.
@@ -290,6 +296,7 @@ def applied(base: Location, deltas: Sequence[Location]) -> Iterator[Reader]:
         yield result
 
 
+@tells_requests
 @named_arguments
 def apply(
     base: Path,

@@ -37,7 +37,7 @@ from shardvar.records import asdict, entity, field, fields, frozen
 from shardvar.verbs.compare.blocks import Blocks
 from shardvar.verbs.problems import SCHEMA
 from shardvar.verbs.reader import Reader, first_fault
-from shardvar.verbs.reports import WriteReport
+from shardvar.verbs.reports import WriteReport, lines_of_requests
 from shardvar.wire.damage import corrupt, invalid, malformed
 from shardvar.wire.digests import (
     LEAF_NBYTES,
@@ -445,6 +445,8 @@ class DeltaReport:
     """True if nothing was written."""
     dialect: str = ""
     """The dialect, if it is written for another program; empty for a delta of shardvar."""
+    requests: Mapping[str, int] = field(default_factory=dict)
+    """As of ``WriteReport``."""
 
     @property
     def nbytes(self) -> int:
@@ -475,6 +477,7 @@ class DeltaReport:
             "num_joined": self.num_joined,
             "dry_run": self.dry_run,
             "dialect": self.dialect or None,
+            "requests": self.requests,
             "tensors": [each.to_json() for each in self.tensors],
         }
 
@@ -502,6 +505,7 @@ def lines_of_delta(report: DeltaReport, name: Callable[[str], str] = printable) 
     done = "would write" if report.dry_run else "wrote"
     joined = f" of {report.num_joined} deltas" if report.num_joined else ""
     yield f"{done} {name(report.path)}{joined}: {summary_of(report)}"
+    yield from lines_of_requests(report.requests)
     for each in report.tensors:
         if each.kind == EQUAL:
             continue

@@ -52,6 +52,7 @@ from shardvar.verbs.delta.draft import (
 )
 from shardvar.verbs.locate import Path, find_checkpoint
 from shardvar.verbs.reader import Reader, open_found
+from shardvar.verbs.writing import tells_requests
 from shardvar.wire.digests import LEAF_NBYTES
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ _ESCAPED = re.compile("[\udc80-\udcff]")
 """The bytes of a key that is not UTF-8."""
 
 
+@tells_requests
 @named_arguments
 def delta(
     a: Path,

@@ -7,8 +7,8 @@ A dry run makes the steps of the write itself, with other clients:
                 a read of a payload gives zeros, and a request that changes something only changes
                 what later ones find (``Rehearsal.written``)
 
-So the numbers follow from no second description of a write. What each call of a client takes is
-told here (``CountedClient``), and compared with the requests that servers and fakes count.
+So the numbers and the write have one plan. ``CountedClient`` has the requests of each call of a
+client; tests compare them with the requests that a server and a fake get.
 
     list      pages of listings         put     files, and beginnings and ends of uploads in parts
     head      looks at one file         part    parts of files

@@ -289,7 +289,7 @@ def rehearse(step: Callable[[], object]) -> None:
         rehearsal.is_on = True
         try:
             step()
-        except READ_ERRORS:  # zeros are no strings
+        except READ_ERRORS:  # zeros cannot be decoded
             rehearsal.asked[1].append("decode")
         finally:
             rehearsal.is_on = False

@@ -25,7 +25,9 @@ from shardvar.conformance.session import (
     KEPT,
     NOT_CLAIMED,
     UNEXPECTED_PASS,
+    Counterexample,
     Expected,
+    Verdict,
     _drawn,
     judge,
     program,
@@ -102,6 +104,13 @@ def test_the_counterexample_is_the_smallest_and_runs() -> None:
     assert names["answer"].tolist() == [1.0, 2.0]
     assert verdict.counterexample.came == "It gave np.array([1.0, 2.0], 'float32')."
     assert verdict.counterexample.must == "It must give np.array([2.0, 1.0], 'float32')."
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e5m2", "uint4"])
+def test_a_program_imports_the_package_of_its_dtypes(dtype: str) -> None:
+    example = Counterexample([f"adapter.create(np.zeros((1,), {dtype!r}), 1)"], "It gave 1.", "")
+    text = program(Verdict("R-CONCAT-1", counterexample=example), "a:Adapter")
+    assert ("import ml_dtypes" in text) is (dtype != "float32")
 
 
 def test_a_counterexample_of_a_list_is_its_first() -> None:

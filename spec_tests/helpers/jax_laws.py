@@ -722,7 +722,7 @@ def processes_that_hold_different_values_all_raise(folder: Path) -> None:
 
 
 @law
-def processes_gather_through_the_service_of_jax(folder: Path) -> None:  # noqa: ARG001
+def processes_gather_through_the_service_of_jax(folder: Path) -> None:
     from shardvar.jax import leaves
     from shardvar.verbs.training.resuming import gather
 

@@ -180,7 +180,7 @@ def _check_shape(shape: Any) -> Shape:
 @st.composite
 def _updates(draw: st.DrawFn, shape: Shape, dtype: npt.DTypeLike, op: str) -> Update:
     sparse = bool(op) or draw(st.booleans())
-    ops = SPARSE if sparse else DENSE
+    ops: Sequence[str] = SPARSE if sparse else DENSE
     if np.dtype(dtype).kind == "b":  # which have no arithmetic
         ops = ops[-1:] if sparse else ops[:1]
     name = op or draw(st.sampled_from(ops))

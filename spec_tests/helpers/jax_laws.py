@@ -721,6 +721,30 @@ def processes_that_hold_different_values_all_raise(folder: Path) -> None:
     assert shardvar.jax.load(folder / "ck", {"step": 0}) == {"step": 1}
 
 
+@law
+def processes_gather_through_the_service_of_jax(folder: Path) -> None:
+    from shardvar.jax import leaves
+    from shardvar.verbs.training.resuming import gather
+
+    held: dict[str, str] = {}
+
+    class Service:
+        def key_value_set(self, key: str, text: str, *, allow_overwrite: bool) -> None:
+            assert allow_overwrite and key.startswith("shardvar/")
+            held[key] = text
+
+        def key_value_try_get(self, key: str) -> str:
+            if key not in held:
+                raise RuntimeError("NOT_FOUND")
+            return held[key]
+
+    def gathered(process: int) -> list[list[int]]:
+        return gather(leaves._Group(), (process, 2), [process, 7], 20)
+
+    with patch.object(leaves, "_client", Service), ThreadPoolExecutor(2) as pool:
+        assert [*pool.map(gathered, range(2))] == [[[0, 7], [1, 7]]] * 2
+
+
 def main(folder: Path) -> None:
     """Run all laws, and print what went wrong."""
     warnings.simplefilter("ignore")

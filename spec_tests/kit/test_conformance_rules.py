@@ -25,12 +25,15 @@ from shardvar.conformance.session import (
     KEPT,
     NOT_CLAIMED,
     UNEXPECTED_PASS,
+    Counterexample,
     Expected,
+    Verdict,
     _drawn,
     judge,
     program,
     verdict_of,
 )
+from shardvar.testing.operations import SPARSE
 from spec_tests.helpers import wrong_adapters
 from spec_tests.helpers.paths import ROOT
 from spec_tests.helpers.right_adapter import Right
@@ -102,6 +105,13 @@ def test_the_counterexample_is_the_smallest_and_runs() -> None:
     assert names["answer"].tolist() == [1.0, 2.0]
     assert verdict.counterexample.came == "It gave np.array([1.0, 2.0], 'float32')."
     assert verdict.counterexample.must == "It must give np.array([2.0, 1.0], 'float32')."
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e5m2", "uint4"])
+def test_a_program_imports_the_package_of_its_dtypes(dtype: str) -> None:
+    example = Counterexample([f"adapter.create(np.zeros((1,), {dtype!r}), 1)"], "It gave 1.", "")
+    text = program(Verdict("R-CONCAT-1", counterexample=example), "a:Adapter")
+    assert ("import ml_dtypes" in text) is (dtype != "float32")
 
 
 def test_a_counterexample_of_a_list_is_its_first() -> None:
@@ -241,6 +251,23 @@ def test_what_may_not_be_refused_raises_its_own_error() -> None:
             raise OSError
     with pytest.raises(Broken), refusable():
         raise Broken("It gave 1.", "It must give 2.")
+
+
+def test_every_write_is_asked_for_with_numbers_of_every_dtype() -> None:
+    asked = {f"R-SV-3-scatter-{op}-numbers" for op in SPARSE}
+    assert asked | {f"R-SV-3-assign-{op}-numbers" for op in ("add", "sub")} <= RULES.keys()
+
+
+def test_a_limit_is_asked_for_that_divides_a_shard() -> None:
+    seen = []
+
+    class Limited(Right):
+        def save_limited(self, path: str, tensors: Any, num_shards: int, max_nbytes: int) -> Any:
+            seen.append(tensors["w"].nbytes > num_shards * max_nbytes)
+            return super().save_limited(path, tensors, num_shards, max_nbytes)
+
+    assert judge(RULES["R-POLICY-4-numbers"], Limited(), max_examples=EXAMPLES).outcome == KEPT
+    assert seen and all(seen)
 
 
 def test_tensors_of_many_axes_have_three_to_five() -> None:

@@ -531,6 +531,15 @@ def test_tensors_of_other_kinds_are_refused_by_name(
         face.load(tmp_path / "ck", {"x": Other(torch.ones(3), torch.ones(3))})
 
 
+def test_parts_without_memory_are_refused(tmp_path: Path) -> None:
+    """Memory of a part alone would not be the tensor's."""
+    face.save(tmp_path / "ck", {"x": two(1, 2)}, run="1")
+    with torch.device("meta"):
+        given = two(0, 0)
+    with pytest.raises(ArgumentError, match=r"'x\.\w+' is on the device meta"):
+        face.load(tmp_path / "ck", {"x": given})
+
+
 def test_a_damaged_byte_is_found(tmp_path: Path) -> None:
     face.save(tmp_path / "ck", {"w": TABLE}, run="1")
     (file,) = tmp_path.glob("*.svdata*")

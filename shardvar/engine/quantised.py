@@ -200,7 +200,7 @@ class Quantised:
 
     @property
     def is_whole(self) -> bool:
-        """True if slices of its codes are none of its numbers."""
+        """True if it is one slice, though its codes may be several."""
         return bool(self.plane.packing) or self.is_transposed or self.plane.shape != self.shape
 
 
@@ -245,7 +245,7 @@ def block_entries(
 
 
 @entity
-class Kept:
+class ArrayCache:
     """The arrays that were made last, of at most so many bytes."""
 
     most: int
@@ -304,7 +304,8 @@ class BlockSource(ComposedSource):
         for begin in range(0, len(into), step):
             self._fill(number, tensor, first + begin, into[begin : begin + step])
         if not is_aligned:
-            buffer[:] = into.view(np.uint8)[start - first * size :][: len(buffer)]
+            octets = into.view(np.uint8)[start - first * size :]
+            np.frombuffer(buffer, np.uint8)[:] = octets[: len(buffer)]
 
     @abstractmethod
     def _fill(self, number: int, tensor: Any, first: int, into: Array) -> None:
@@ -347,8 +348,8 @@ class BlockSource(ComposedSource):
 class ScaledSource(BlockSource):
     """Another source with the numbers of quantised tensors."""
 
-    _kept: Kept = field(default_factory=lambda: Kept(_KEPT_NBYTES))
-    _bands: Kept = field(default_factory=lambda: Kept(_MOST_BANDS * _BAND_NBYTES))
+    _kept: ArrayCache = field(default_factory=lambda: ArrayCache(_KEPT_NBYTES))
+    _bands: ArrayCache = field(default_factory=lambda: ArrayCache(_MOST_BANDS * _BAND_NBYTES))
 
     def _fill(self, number: int, tensor: Quantised, first: int, into: Array) -> None:
         slices, done = self.index.entries.slices, 0
@@ -674,7 +675,7 @@ class EncodedSource(BlockSource):
 
     encoder: Encoder
     config: Mapping[str, Any]  # What the description of the model gets
-    _kept: Kept = field(default_factory=lambda: Kept(_KEPT_CODES))
+    _kept: ArrayCache = field(default_factory=lambda: ArrayCache(_KEPT_CODES))
     _whole: dict[str, np.float32] = field(default_factory=dict)
 
     def encodings(self) -> Mapping[str, str]:

@@ -113,7 +113,7 @@ def find_quantised(stored: StoredTensors) -> QuantisedTensors:
 
 
 def _fault_of_codes(stored: StoredTensors, key: str, dtype: str, shape: Shape) -> ReadError | None:
-    """The fault of a tensor of no known scheme, if its dtype and name are those of codes."""
+    """The fault of a tensor of no known scheme, if its dtype and its name suggest codes."""
     if nearby := find_scaling(key, dtype, stored.layers):
         scheme = _guessed(dtype, nearby, stored.model)
         cause = f"{key!r} is quantised with {scheme}, which shardvar does not dequantize."

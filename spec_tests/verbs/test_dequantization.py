@@ -228,7 +228,7 @@ def test_one_scale_of_a_tensor_or_one_for_each_row(
 
 def test_one_scale_of_integers(tmp_path: Path) -> None:
     config(tmp_path, quantization_config={"quant_method": "compressed-tensors"})
-    tensors = {"w.weight": np.full((2, 4), 3, np.int8), "w.weight_scale": np.float32(2)}
+    tensors = {"w.weight": np.full((2, 4), 3, np.int8), "w.weight_scale": np.full((), 2, "f4")}
     sv.save(tmp_path / "m.safetensors", tensors)
     found = sv.load(tmp_path / "m.safetensors", dequantize="float32")
     assert found["w.weight"].tolist() == [[6.0] * 4] * 2

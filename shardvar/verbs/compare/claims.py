@@ -104,8 +104,8 @@ def carry_digests(
         why = "cannot carry them" if work.substitutes is None else "gets values from the policy"
         return work, f"{_LEFT_OUT}{work.target.format.name} {why}. {IN_A_FILE}"
     if is_dry:
-        rehearse(lambda: _digests(source, entries, reader.path))
-        if is_carried and source is not stored.source:
+        rehearse(lambda: _digests(work.source, entries, reader.path))
+        if is_carried and work.source is not stored.source:
             rehearse(lambda: digests_of(stored, {*stored}))
         # Texts of the same length, so that the sizes of the files are right.
         keys = [*entries.slices.tensors.keys, *(names[key] for key in objects)]

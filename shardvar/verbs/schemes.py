@@ -157,7 +157,8 @@ def _arguments(m: Coded, kind: str) -> list[Mapping[str, Any]]:
     # The weights of the groups that may be the layer's.
     found: list[Mapping[str, Any]] = []
     for group in as_object(m.model.described.get("config_groups")).values():
-        weights, targets = (as_object(group).get(each) for each in ("weights", "targets"))
+        parts: Mapping[str, Any] = as_object(group)
+        weights, targets = parts.get("weights", {}), parts.get("targets")
         if "strategy" in as_object(weights) and isinstance(targets, list):
             names = [str(target) for target in targets]
             if m.name in names:
@@ -190,7 +191,8 @@ def _is_target(target: str, name: str) -> bool:
 def _group_blocks(numbers: Shape, groups: Sequence[Mapping[str, Any]]) -> list[Block]:
     blocks = []
     for arguments in groups:
-        size, structure = arguments.get("group_size"), arguments.get("block_structure")
+        size = arguments.get("group_size")
+        structure: Any = arguments.get("block_structure")
         strategy = arguments["strategy"]
         if strategy is None:
             strategy = "tensor" if size is None else "channel" if size == -1 else "group"
@@ -391,7 +393,8 @@ def _bitsandbytes(m: Coded) -> Quantised:
         raise m.fault(f"'{m.key}.quant_state.bitsandbytes__nf4' is not there.")
     m.prefix, kind = f"{m.key}.", key.rpartition("__")[2]
     state = _parsed(m.text(key.removeprefix(m.prefix)))
-    shape, size, dtype = state.get("shape"), state.get("blocksize"), state.get("dtype")
+    shape: Any = state.get("shape")
+    size, dtype = state.get("blocksize"), state.get("dtype")
     is_shape = isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)
     if not is_shape or type(size) is not int or size < 1 or state.get("quant_type") != kind:
         raise m.fault(f"{key!r} has no shape, block size or type of {kind}.")

@@ -30,7 +30,7 @@ from shardvar.maps.expressions import (
 from shardvar.maps.language import MapRule, WordPart, names_of_part
 from shardvar.maps.matching import (
     Match,
-    Matches,
+    MatchTable,
     find_matches,
     match_keys,
     nearest_key,
@@ -87,7 +87,7 @@ def bind(
             raise MapError(f"{side.text!r} stands for too many tensors.", "Sum them in steps.")
         choices = [*product(*(range(numbers.get(name, 1)) for name in names))]
         indices = [{**match.indices, **dict(zip(names, each, strict=True))} for each in choices]
-        rows = Matches.of([replace(match, indices=each) for each in indices])
+        rows = MatchTable.of([replace(match, indices=each) for each in indices])
         written = write_keys(fitted.tensors[place], rows, numbers)
         if any(key not in tensors or "float" not in tensors[key][0] for key in written):
             return None

@@ -40,7 +40,7 @@ from shardvar.maps.matching import (
     NEAR,
     Hit,
     Match,
-    Matches,
+    MatchTable,
     count_numbers,
     find_matches,
     likeness,
@@ -112,8 +112,8 @@ def is_rename(rule: MapRule) -> bool:
     return rule.keeps_tensors and not rule.exception
 
 
-def new_names(
-    fitted: FittedRule, matches: Matches, tensors: Mapping[str, TensorFacts]
+def names_of_whole(
+    fitted: FittedRule, matches: MatchTable, tensors: Mapping[str, TensorFacts]
 ) -> dict[str, str]:
     """Return the names that a rule gives to whole tensors, by key, without a look at each of them."""
     is_any = fitted.rule.source.axes == (ELLIPSIS,)
@@ -350,7 +350,7 @@ class _Fitting:
         self, matched: Mapping[int, list[Hit]], size_of: SizeOf, sizes: Collection[str]
     ) -> None:
         """Find what each rule does with the keys that match it."""
-        renames, failed = dict[int, tuple[FittedRule, Matches]](), list[KeyPattern]()
+        renames, failed = dict[int, tuple[FittedRule, MatchTable]](), list[KeyPattern]()
         for number in sorted(matched, key=lambda number: self.rules[number].is_rest):
             rule, hits = self.rules[number], matched[number]
             try:
@@ -365,7 +365,7 @@ class _Fitting:
                 is_renamed = [is_rename(rule) and key in self.tensors for key in matches.keys]
                 whole = matches.where(is_renamed)
                 with suppress(MapError):
-                    self.names[number] = new_names(fitted, whole, self.tensors)
+                    self.names[number] = names_of_whole(fitted, whole, self.tensors)
                     renames[number] = fitted, whole
                 new = self.names.get(number, {})
                 self._contribute(fitted, matches.where([key not in new for key in matches.keys]))
@@ -468,7 +468,7 @@ class _Fitting:
                 f"{match.key!r} is not a tensor that can be read, so it is only renamed or left out.",
                 f"`shardvar verify` says why. To leave it out, write {match.key!r} -> nothing.",
             )
-        rows = Matches.of([match])
+        rows = MatchTable.of([match])
         self.renamed[match.key] = write_keys(fitted.target, rows, {}, is_target=True)[0]
 
     def join(self, others: Collection[str]) -> list[Target]:

@@ -52,11 +52,11 @@ from shardvar.maps.matching import (
     config_size,
     did_you_mean,
     filled_ranges,
+    indices_of_numbers,
     is_switched_on,
     read_beside,
     read_limited,
     sizes_at,
-    split_numbers,
 )
 from shardvar.maps.proof import TensorFacts
 from shardvar.maps.report import MapReport, map_report
@@ -237,7 +237,7 @@ def copies_left_out(
         # The pipeline's stage 1 has other layers: a copy differs only in the indices of the range.
         same = [each for each in axis if each not in rule.source.ranges]
         for other in sorted(kept.get(name, ())):
-            indices = split_numbers([rank, other], axis, full)
+            indices = indices_of_numbers([rank, other], axis, full)
             # A copy follows its original: 3/steps -> steps chooses the last of several that differ.
             if other < rank and all(len({*indices[each]}) == 1 for each in same):
                 found[key] = f"{other}/{name}"

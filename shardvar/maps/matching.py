@@ -306,7 +306,7 @@ def solve(axis: AxisNames, extent: int, sizes: Mapping[str, int], where: str) ->
     return {name: known[name] for name in axis}
 
 
-def split_numbers(
+def indices_of_numbers(
     numbers: Sequence[int], axis: AxisNames, full: Mapping[str, int]
 ) -> dict[str, list[int]]:
     """Return the indices that make numbers; the first one is as large as it must be."""
@@ -327,7 +327,7 @@ class Match:
 
 
 @frozen
-class Matches:
+class MatchTable:
     """The keys that a side takes, in columns."""
 
     keys: Sequence[str]
@@ -335,7 +335,7 @@ class Matches:
     texts: Mapping[str, Sequence[str]]
 
     @classmethod
-    def of(cls, rows: Sequence[Match]) -> "Matches":
+    def of(cls, rows: Sequence[Match]) -> "MatchTable":
         indices = {name: [row.indices[name] for row in rows] for name in rows[0].indices}
         texts = {name: [row.texts[name] for row in rows] for name in rows[0].texts}
         return cls([row.key for row in rows], indices, texts)
@@ -345,15 +345,15 @@ class Matches:
             indices = {name: column[row] for name, column in self.indices.items()}
             yield Match(key, indices, {name: column[row] for name, column in self.texts.items()})
 
-    def where(self, is_kept: Sequence[bool]) -> "Matches":
+    def where(self, is_kept: Sequence[bool]) -> "MatchTable":
         if all(is_kept):
             return self
         indices = {name: [*compress(each, is_kept)] for name, each in self.indices.items()}
         texts = {name: [*compress(each, is_kept)] for name, each in self.texts.items()}
-        return Matches([*compress(self.keys, is_kept)], indices, texts)
+        return MatchTable([*compress(self.keys, is_kept)], indices, texts)
 
 
-def find_matches(fitted: FittedSide, hits: Sequence[Hit]) -> Matches:
+def find_matches(fitted: FittedSide, hits: Sequence[Hit]) -> MatchTable:
     """Return the keys that a side takes, among the keys that its pattern matches."""
     is_taken = [True] * len(hits)
 
@@ -380,7 +380,7 @@ def find_matches(fitted: FittedSide, hits: Sequence[Hit]) -> Matches:
         if not sizes.keys() >= {*axis[1:]}:
             where = f"The number {{({' '.join(axis)})}}"
             sizes = solve(axis, max(compress(numbers, counted)) + 1, sizes, where)
-        for name, values in split_numbers(numbers, axis, sizes).items():
+        for name, values in indices_of_numbers(numbers, axis, sizes).items():
             bounds, limit = fitted.bounds(name), sizes.get(name, inf)
             leave(values, bounds.start, inf if bounds.stop is None else bounds.stop)
             for (key, _), number, is_own in zip(hits, values, is_taken, strict=True):
@@ -391,11 +391,11 @@ def find_matches(fitted: FittedSide, hits: Sequence[Hit]) -> Matches:
                     )
             if not bounds.is_single:
                 indices[name] = [number - bounds.start for number in values]
-    return Matches([key for key, _ in hits], indices, texts).where(is_taken)
+    return MatchTable([key for key, _ in hits], indices, texts).where(is_taken)
 
 
 def write_keys(
-    fitted: FittedSide, matches: Matches, counts: Mapping[str, int], *, is_target: bool = False
+    fitted: FittedSide, matches: MatchTable, counts: Mapping[str, int], *, is_target: bool = False
 ) -> list[str]:
     """Return the keys of a side that have the indices of matches; ``counts`` may be full extents."""
     form, columns, zeros = "", list[Sequence[int | str]](), [0] * len(matches.keys)

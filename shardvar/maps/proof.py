@@ -31,7 +31,7 @@ from shardvar.maps.matching import (
     ALL,
     FittedSide,
     Match,
-    Matches,
+    MatchTable,
     fit_sides,
     solve,
     write_keys,
@@ -544,7 +544,7 @@ def contributions_of(
         for row in rows
         for each in values
     ]
-    keys = write_keys(target, Matches.of(rows), shared, is_target=True)
+    keys = write_keys(target, MatchTable.of(rows), shared, is_target=True)
     for row, key in zip(rows, keys, strict=True):
         for block, extents_of_block in blocks(placed, extent, row.indices):
             fixed, both = {**row.indices, **block}, {**shared, **extents_of_block}
@@ -570,7 +570,7 @@ def missing_key(contribution: Contribution, name: str, value: int) -> str:
     key, indices = fitted.rule.source.key, {**match.indices, name: value}
     if any(len(part.axis) > 1 for part in key.named_parts()):
         return ""
-    rows = Matches.of([replace(match, indices=indices)])
+    rows = MatchTable.of([replace(match, indices=indices)])
     return write_keys(fitted.source, rows, {})[0]
 
 

@@ -20,18 +20,18 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import shardvar.jax
-from benchmarks.jobs import BACKGROUND, ORBAX, ORBAX_ASYNC, OURS, Job
+from benchmarks.jobs import BACKGROUND, ORBAX, ORBAX_ASYNC, OURS, Job, read_job
 
 
 def state_of(job: Job, fill: Callable[[tuple[int, ...]], Any]) -> dict[str, Any]:
     """Return arrays whose rows are divided over the processes."""
     mesh = Mesh(np.array(jax.devices()), ("rows",))
     sharding = NamedSharding(mesh, PartitionSpec("rows"))
-    shape = job.rows, job.columns
-    local = job.rows // job.count, job.columns
+    shape = job.state.rows, job.state.columns
+    local = job.state.rows // job.count, job.state.columns
     return {
         f"layer_{number}": jax.make_array_from_process_local_data(sharding, fill(local), shape)
-        for number in range(job.tensors)
+        for number in range(job.state.tensors)
     }
 
 
@@ -57,7 +57,7 @@ def run_rounds(job: Job, told: list[tuple[str, str, float]]) -> None:
         ORBAX: ocp.Checkpointer(ocp.StandardCheckpointHandler()),
         ORBAX_ASYNC: ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler()),
     }
-    for number in range(job.rounds + 1):
+    for number in range(job.state.rounds + 1):
         for program in job.programs:
             path = Path(job.folder) / program.replace(" ", "-")
             if job.process == 0:
@@ -89,7 +89,7 @@ def run_rounds(job: Job, told: list[tuple[str, str, float]]) -> None:
 def run_other(job: Job, told: list[tuple[str, str, float]]) -> None:
     """Restore what another number of processes has saved."""
     like = like_of(state_of(job, lambda shape: np.zeros(shape, np.float32)))
-    for _ in range(job.rounds + 1):
+    for _ in range(job.state.rounds + 1):
         told += [
             (program, "other", restored(program, Path(job.other) / program, like)[1])
             for program in (ORBAX, OURS)
@@ -112,7 +112,7 @@ def restored(program: str, path: Path, like: dict[str, Any]) -> tuple[dict[str, 
 def main() -> None:
     """Run one process."""
     warnings.simplefilter("ignore")
-    job = Job(**json.loads(sys.argv[1]))
+    job = read_job(sys.argv[1])
     out = os.dup(1)
     os.dup2(2, 1)  # gloo prints
     jax.distributed.initialize(job.meeting, job.count, job.process)

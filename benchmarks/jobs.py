@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from benchmarks.child import ROOT, environment
 from benchmarks.figures import Figure
@@ -29,12 +30,28 @@ ORBAX, ORBAX_ASYNC = "Orbax", "Orbax async"
 PARTS, SNAPSHOT = "torch.save of local parts", "torchsnapshot"
 COPY = "a copy of the state"
 COUNTS = 2, 4
-ROUNDS = 3
+ROUNDS = 5
 TARGET, NEAR_TARGET = 1.0, 1.2
 LIMIT_SECONDS = 900
 TENSORS = 16
 TINY_ROWS, TINY_COLUMNS = 4, 16
 """The shape of each of very many tensors."""
+TINY_ROUNDS = 1
+
+
+class State(NamedTuple):
+    """What is saved, and how often."""
+
+    name: str
+    """Its size."""
+    tensors: int
+    """The number of its tensors."""
+    rows: int
+    """The rows of each."""
+    columns: int
+    """The float32 of each row."""
+    rounds: int
+    """The rounds that count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +66,18 @@ class Job:
     """The file or the address at which they meet."""
     folder: str
     """The folder of the checkpoints."""
-    tensors: int
-    """The number of tensors of the state."""
-    rows: int
-    """The rows of each."""
-    columns: int
-    """The float32 of each row."""
-    rounds: int
-    """The rounds that count."""
+    state: State
+    """What is saved."""
     programs: list[str]
     """The programs that save; none to restore only."""
     other: str = ""
     """The folder with what another number of processes has saved."""
+
+
+def read_job(text: str) -> Job:
+    """Return a job from its JSON."""
+    fields = json.loads(text)
+    return Job(**{**fields, "state": State(*fields["state"])})
 
 
 Times = dict[tuple[str, str], list[float]]
@@ -116,38 +133,39 @@ def measure(setting: Setting) -> Iterator[Figure]:
     else:
         programs = [ORBAX, OURS, ORBAX_ASYNC, BACKGROUND]
         for state in _states(setting):
-            yield from _of_jobs(setting, "jax_jobs", "JAX", state, programs, _jax_figures)
+            if state.tensors == TENSORS:
+                yield from _of_jobs(setting, "jax_jobs", "JAX", state, programs, _jax_figures)
 
 
-def _states(setting: Setting) -> Iterator[tuple[str, int, int, int]]:
-    """The name of each state, its tensors, and the rows and columns of each."""
+def _states(setting: Setting) -> Iterator[State]:
     rows, count = setting.sizes.table_rows, setting.sizes.tiny_count
     for part in (8, 1):
-        yield f"{rows * 256 // part // MIB} MiB", TENSORS, rows // part // TENSORS, 64
-    yield f"{count} tensors", count, TINY_ROWS, TINY_COLUMNS
+        name = f"{rows * 256 // part // MIB} MiB"
+        yield State(name, TENSORS, rows // part // TENSORS, 64, ROUNDS)
+    yield State(f"{count} tensors", count, TINY_ROWS, TINY_COLUMNS, TINY_ROUNDS)
 
 
 def _of_jobs(
     setting: Setting,
     module: str,
     framework: str,
-    state: tuple[str, int, int, int],
+    state: State,
     programs: list[str],
     figures_of: Callable[[str, Times, str], Iterator[Figure]],
 ) -> Iterator[Figure]:
     """The figures of the jobs of one framework with one state."""
-    (size, *sizes), place = state, setting.disk
+    place = setting.disk
     first, second = COUNTS
     rooms = {count: place.room(f"job-of-{count}") for count in COUNTS}
 
     def subject(count: int) -> str:
-        return f"{framework}, {size} on {count} processes"
+        return f"{framework}, {state.name} on {count} processes"
 
     def run(count: int, *, saves: bool, restores: int | None) -> Times:
         other = "" if restores is None else str(rooms[restores])
         meeting = _meeting(rooms[count], module)
         chosen = programs if saves else []
-        job = Job(0, count, meeting, str(rooms[count]), *sizes, ROUNDS, chosen, other)
+        job = Job(0, count, meeting, str(rooms[count]), state, chosen, other)
         return run_job(module, job)
 
     def other(count: int, saved: int, times: Times) -> Figure:
@@ -216,7 +234,7 @@ def _ratio(
     target: float | None,
 ) -> Figure:
     """The median of the ratios of rounds."""
-    one, other = times[ours, what][-ROUNDS:], times[theirs, what][-ROUNDS:]
+    one, other = times[ours, what][1:], times[theirs, what][1:]
     ratio = median(mine / yours for mine, yours in zip(one, other, strict=True))
     note = f"{median(one):.3g} s / {median(other):.3g} s, {len(one)} pairs"
     return Figure(subject, theirs, place, ratio, "x", target, note)

@@ -27,7 +27,7 @@ with suppress(ImportError):
 
 import shardvar.torch
 from benchmarks.child import Growth
-from benchmarks.jobs import ASYNC, BACKGROUND, COPY, DCP, OURS, PARTS, SNAPSHOT, Job
+from benchmarks.jobs import ASYNC, BACKGROUND, COPY, DCP, OURS, PARTS, SNAPSHOT, Job, read_job
 from benchmarks.places import sync_tree
 
 State = dict[str, Any]
@@ -36,10 +36,10 @@ State = dict[str, Any]
 def state_of(job: Job, fill: Callable[[Any], Any]) -> State:
     """Return tensors whose rows are divided over the processes."""
     mesh = init_device_mesh("cpu", (job.count,))
-    shape = job.rows // job.count, job.columns
+    shape = job.state.rows // job.count, job.state.columns
     return {
         f"layer.{number}": DTensor.from_local(fill(shape), mesh, [Shard(0)], run_check=False)
-        for number in range(job.tensors)
+        for number in range(job.state.tensors)
     }
 
 
@@ -104,7 +104,7 @@ def run_rounds(job: Job, told: list[tuple[str, str, float]]) -> None:
     generator = torch.Generator().manual_seed(job.process)
     state = state_of(job, lambda shape: torch.randn(shape, generator=generator))
     empty = state_of(job, torch.zeros)
-    for number in range(job.rounds + 1):
+    for number in range(job.state.rounds + 1):
         for program in job.programs:
             path = _place(job.folder, program)
             if job.process == 0:
@@ -119,8 +119,7 @@ def run_rounds(job: Job, told: list[tuple[str, str, float]]) -> None:
             durable = slowest(perf_counter() - start)
             if number == 0:  # memory is kept between saves
                 told.append((program, "memory", slowest(float(growth.nbytes()))))
-            else:
-                told += [(program, "blocked", blocked), (program, "durable", durable)]
+            told += [(program, "blocked", blocked), (program, "durable", durable)]
         dist.barrier(group=_own_group())
         start = perf_counter()
         copies = [tensor.clone() for tensor in parts_of(state).values()]
@@ -136,7 +135,7 @@ def run_rounds(job: Job, told: list[tuple[str, str, float]]) -> None:
 def run_other(job: Job, told: list[tuple[str, str, float]]) -> None:
     """Restore what another number of processes has saved."""
     empty = state_of(job, torch.zeros)
-    for _ in range(job.rounds + 1):
+    for _ in range(job.state.rounds + 1):
         told += [
             (program, "other", _restore(program, Path(job.other) / program, empty))
             for program in (DCP, OURS)
@@ -159,7 +158,7 @@ def _restore(program: str, path: Path, empty: State) -> float:
 def main() -> None:
     """Run one process."""
     warnings.simplefilter("ignore")
-    job = Job(**json.loads(sys.argv[1]))
+    job = read_job(sys.argv[1])
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", init_method=f"file://{job.meeting}", rank=job.process, world_size=job.count

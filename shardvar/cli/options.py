@@ -302,7 +302,7 @@ _SHARED = {
 --filter GLOB  only keys that match GLOB (repeatable)
 --exclude GLOB  skip keys that match GLOB (repeatable)""",
     "dequantize": """
---dequantize =True  take the numbers of quantised tensors (GGUF, FP8, GPTQ), not their bytes
+--dequantize =True  take the numbers of quantised tensors, not their bytes
 --dequantize-to DTYPE->dequantize  as float32, bfloat16 or float16 (default: GGUF float32,
     others config.json)""",
     "workers": """

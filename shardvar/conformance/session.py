@@ -87,7 +87,7 @@ class Counterexample:
     """The result that the rule demands, in a sentence."""
 
 
-@mutable
+@mutable(eq=True)
 class Verdict:
     rule: str
     outcome: str = NOT_RUN

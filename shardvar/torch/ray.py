@@ -71,7 +71,7 @@ def report_checkpoint(
     report = cast("WriteReport", save_state(path, state, run=name, **options))
     if not system.get_file_info(folder).type:  # not found
         cause = f"Ray does not find {path}, which was saved: its storage has another endpoint."
-        raise UnsupportedError(cause, "Set the endpoint in the environment, for both.")
+        raise UnsupportedError(cause, "Give both the endpoint, in the environment.")
     last = ray.train.get_checkpoint()
     known = re.search(r"(?<=/step-)\d+$", last.path if last else "")
     is_new = known is None or int(known[0]) < step

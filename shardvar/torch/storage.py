@@ -288,7 +288,7 @@ _SECONDS = 30.0
 """Time for a file system to show to process 0 what the others have written."""
 
 
-@mutable
+@mutable(eq=True)
 class SharePlan:
     """The part of one process, which goes to it with its plan."""
 

@@ -149,7 +149,7 @@ def test_a_delta_of_another_program(tmp_path: Path, run: Run) -> None:
     assert "every tensor has the digest" not in found.err
     again = json.loads(run("apply", tmp_path / "a", delta, tmp_path / "e", "--json").out)
     assert len(again["notes"]) == 2
-    for option in (("--dialect", "trl"), ("--versions", "1", "2")):
+    for option in (("--dialect", "trl"), ("--dialect", "trl", "--versions", "1", "2")):
         refused = run("delta", "--compact", tmp_path / "a", tmp_path / "b", tmp_path / "x", *option)
         assert (
             refused.code == 2

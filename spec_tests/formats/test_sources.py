@@ -19,6 +19,7 @@ import shardvar.formats.gguf
 import shardvar.verbs.callbacks
 import shardvar.verbs.joined_source  # noqa: F401  # its class is found among the subclasses
 from shardvar.engine.cast import CastSource
+from shardvar.engine.files import RehearsedSource
 from shardvar.engine.mapped import MappedSource
 from shardvar.engine.quantised import EncodedSource, ScaledSource
 from shardvar.formats.listing import DequantizedSource
@@ -75,6 +76,10 @@ OVERRIDDEN: dict[type[Source], dict[str, str]] = {
         "encodings": "Its keys hold codes.",
         "dequantized": "It is quantised.",
     },
+    RehearsedSource: dict.fromkeys(
+        ("decode", "read_into", "read_span", "storage_errors"),
+        "In a rehearsal what it reads is only counted.",
+    ),
     RankSource: dict.fromkeys(
         ("is_guarded", "compare_bytes", "storage_errors", "is_part", "encodings", "objects"),
         "Its keys have the number of a rank before them.",

@@ -53,7 +53,7 @@ def made(tmp_path: Path) -> tuple[Path, Path, Path]:
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-@settings(max_examples=24 // stride(3))
+@settings(max_examples=16 // stride(2))
 @given(data=st.data())
 def test_a_result_is_derived_until_a_byte_of_it_or_of_a_source_changes(
     name: str, data: st.DataObject

@@ -233,7 +233,9 @@ def test_a_folder_of_any_size_costs_the_heads_of_a_few_files(
     for number in range(50):
         (tmp_path / f"{number}.tflite").write_bytes(KINDS["an ONNX model"])
     opened: list[str] = []
-    monkeypatch.setattr(locate, "_head", lambda storage, name: opened.append(name) or b"")
+    monkeypatch.setattr(
+        locate, "read_first_bytes", lambda storage, name: opened.append(name) or b""
+    )
     error = locate.explain(str(tmp_path), *split_path(tmp_path), is_misspelt=False)
     assert isinstance(error, CheckpointNotFound) and len(opened) <= 4
 

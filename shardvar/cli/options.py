@@ -463,7 +463,7 @@ target=DST  the new checkpoint; its ending may select the format
 --rename OLD=NEW  rename a key; * is a wildcard, and OLD may be re:REGEX (repeatable)
 --rename-file FILE  read renames from a TOML file: 'old' = 'new'
 --add-prefix PREFIX  put PREFIX before every key, after other renames
---map MAP  map to other keys first: {_MAP}
+--map MAP  map first: {_MAP}
 <map>
 --lora ADAPTER  merge a LoRA adapter in PEFT's layout into SRC (repeatable)
 [cuts]

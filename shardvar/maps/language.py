@@ -326,7 +326,7 @@ _IF = re.compile(r"\s*if\s+config:(\S+)\s+(!?=)\s+(\S+)$")
 def parse_rule(text: str, number: int | None) -> MapRule:
     """Return the rule of a text, at position ``number`` of a map.
 
-    >>> rule = parse_rule("h.{l}.w[(a b) i] -> w[l (b a) i]")
+    >>> rule = parse_rule("h.{l}.w[(a b) i] -> w[l (b a) i]", 0)
     >>> rule.source.axes, rule.target.axes
     ((('a', 'b'), ('i',)), (('l',), ('b', 'a'), ('i',)))
     """

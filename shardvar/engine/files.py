@@ -781,7 +781,7 @@ class RehearsedSource(WrappedSource):
         try:
             with blindly():
                 return method(*given, **options)
-        except READ_ERRORS:  # what is decoded cannot be decoded without its bytes
+        except READ_ERRORS:  # nothing can be decoded without its bytes
             rehearsal.asked[1].append("decode")
 
     read_into = partialmethod(_read, "read_into")

@@ -219,7 +219,7 @@ def block_entries(
 ) -> tuple[EntryTable, Ints, dict[int, Any]]:
     """Return entries, their ``origin`` (``BlockSource``), and the tensor of each that is computed."""
     table = TensorTable.of(item[:3] for item in items)
-    # One slice of what is computed whole: the bytes of a block may be in several.
+    # One slice of a tensor that is computed whole: the bytes of a block may be in several.
     is_one = [item.tensor is not None and item.tensor.is_whole for item in items]
     rows = [item.held[:1] if one else item.held for item, one in zip(items, is_one, strict=True)]
     tensor = np.repeat(np.arange(len(items)), list(map(len, rows)))
@@ -592,7 +592,7 @@ class Encoder:
     bits: int
     block: tuple[int, int]  # Rows and columns; 0 for all
     share: Callable[[Floats, DType, np.float32], Shared]
-    """Makes what is shared of the largest magnitudes (or the least and the largest numbers) of blocks,
+    """Makes the shared numbers of the largest magnitudes (or the least and the largest numbers) of blocks,
     the dtype of the numbers and the largest magnitude of the tensor."""
     code: Callable[[Floats, DType], Codes]
     """Rounds numbers; of blocks that hold their scales, makes the bytes."""

@@ -458,7 +458,7 @@ class Contribution:
         return self.fitted.number
 
     def uses(self) -> list[tuple[str, Use]]:
-        """Return what it holds of each tensor; ``Use.rule`` is the rule that it is written in."""
+        """Return its part of each tensor; ``Use.rule`` is the rule that it is written in."""
         fitted, binding = self.fitted, self.binding
         tensors = [(self.match.key, self.source, self.number)]
         if binding is not None:

@@ -100,7 +100,7 @@ class CountedClient:
     def walk(self, key: str) -> dict[str, Head]:
         return self._changed(key, self.client.walk(key))
 
-    # A callback may save something in a dry run: what is not rehearsed is done.
+    # A callback may save something in a dry run: a step that is not rehearsed is done.
 
     def put(self, key: str, path: str) -> Any:
         nbytes = os.path.getsize(path)

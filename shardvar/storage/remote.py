@@ -162,7 +162,7 @@ class RemoteReadableFile:
         check_range(self, start, nbytes)
         if not nbytes:
             return memoryview(b"")
-        # What is held when a read begins depends on the others under way: none is counted on.
+        # The bytes that are held when a read begins depend on the others under way: none is counted on.
         if nbytes >= _SPAN_NBYTES or is_blind():
             return self._fetch(start, nbytes)
         with _lock:

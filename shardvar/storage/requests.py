@@ -136,7 +136,7 @@ class Client(Protocol):
 
 @frozen
 class RootClient:
-    # It is pickled as its root only: what it has opened may have keys in it.
+    # It is pickled as its root only: its open clients may have keys in them.
     root: str  # the URL of the server, or of the bucket, without "/" at its end
     _opened: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 

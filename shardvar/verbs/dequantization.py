@@ -417,7 +417,7 @@ def read_model(storage: Storage) -> Model:
 
 
 def _beside(storage: Storage) -> Iterator[tuple[str, str, Any]]:
-    """The descriptions in other files: their names, their schemes, and what they say."""
+    """The descriptions in other files: their names, schemes and contents."""
     for name, scheme in SIDE_FILES.items():
         side = as_object(read_json(storage, name))
         yield name, method_of(side, scheme), as_object(side.get("quantization")) or side

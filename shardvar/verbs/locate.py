@@ -469,7 +469,7 @@ class Location:
         except MissingFile as error:
             raise self._unfinished(error) from None
         index = source.index
-        # The frames of a delta tell what is read of it.
+        # The frames of a delta tell which bytes of it are read.
         is_delta = self.format.name == "shardvar" and DELTA in index.metadata.user
         if (traits := source.traits) and traits.rehearsal and not is_delta:
             from shardvar.engine.files import RehearsedSource  # only of a dry run

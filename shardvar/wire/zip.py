@@ -167,7 +167,7 @@ class Directory(NamedTuple):
     """The member that is cut off then, and is not among them."""
 
     def lost(self) -> IncompleteCheckpoint:
-        """Return the error of what is in a member that local headers did not give."""
+        """Return the error of the bytes in a member that local headers did not give."""
         return incomplete(
             f"It is cut off: what can be read of the archive ends at byte {self.stop}."
         )

@@ -708,7 +708,7 @@ rules(
 )
 def missing_parts_are_refused(adapter: Calls, case: tuple[MeshShape, str]) -> None:
     """Parts of fewer devices than the mesh has, and a part of too few rows, are refused: nothing is
-    made up for what is missing."""
+    made up for missing ones."""
     mesh, what = case
     placements = tuple(range(len(mesh)))
     value = counting([2 * count for count in mesh])

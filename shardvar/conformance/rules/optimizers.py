@@ -611,7 +611,7 @@ def other_variables_are_refused(adapter: Calls, case: tuple[ResumedCase, dict[st
 
 
 def check_given(adapter: Calls, case: tuple[str, bool], method: str) -> None:
-    """Train, and compare what was given with what it was before."""
+    """Train, and compare the arguments with their values before."""
     kind, is_sparse = case
     value, gradient = counting((4, 2)), fractions((4, 2))
     steps: Gradients = [(np.array([2, 0, 2, 3]), gradient)] if is_sparse else [gradient]

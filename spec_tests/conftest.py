@@ -20,9 +20,9 @@ from spec_tests.helpers.thoroughness import EXHAUSTIVE
 
 _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
-# Sixty would make `make test` more than half as long again; `make laws` has the many.
+# Sixty would make `make test` half as long again; `make laws` has the many.
 settings.register_profile(
-    "default", deadline=None, max_examples=16, suppress_health_check=_SLOW_IS_FINE
+    "default", deadline=None, max_examples=24, suppress_health_check=_SLOW_IS_FINE
 )
 settings.register_profile(
     "ci", settings.get_profile("default"), derandomize=True, database=None, print_blob=True

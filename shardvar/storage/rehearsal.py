@@ -25,7 +25,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from shardvar.errors import COPY_AGAIN, MissingFile
-from shardvar.records import dataclass, field, frozen
+from shardvar.records import field, frozen, mutable
 from shardvar.storage.concurrency import is_blind
 from shardvar.storage.objects import nbytes_of_part
 from shardvar.storage.requests import FolderListing, Head
@@ -35,7 +35,7 @@ _zeros = lru_cache(4)(lambda nbytes: memoryview(bytes(nbytes)))
 _PAGE = 1000  # the files of an answer to a listing, and of a removal in S3
 
 
-@dataclass(slots=True, eq=False)
+@mutable
 class Rehearsal:
     asked: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))
     """The kinds of requests that were made, and of requests that were only counted."""

@@ -78,7 +78,7 @@ def save(program: str, path: Path, state: State, run: str) -> Any:
     if program == SNAPSHOT:
         parts = {"model": torchsnapshot.StateDict(**parts_of(state))}
         torchsnapshot.Snapshot.take(str(path / "ck"), parts)
-        sync_tree(path / "ck" / f"{dist.get_rank()}")
+        sync_tree(path)  # it also puts tensors of all processes in one folder
         return None
     options = {"run": run, "background": program == BACKGROUND}
     return shardvar.torch.save(path / "ck", {"model": state}, **options)

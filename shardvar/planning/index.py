@@ -27,6 +27,7 @@ from collections.abc import (
     Sequence,
     ValuesView,
 )
+from itertools import chain
 from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -115,6 +116,10 @@ class Metadata:
 
     native: tuple[bytes, ...] = ()
     """Metadata as GGUF has them, for a copy in GGUF."""
+
+    @property
+    def is_part(self) -> bool:
+        return PART in self.user
 
     @property
     def has_digests(self) -> bool:
@@ -329,18 +334,6 @@ MOST_TIED = MAX_PAYLOAD_EXPANSION // 2
 """Keys that share their bytes at most, so that no reader takes a small file for a hostile one."""
 
 
-def without_holes(
-    faults: Mapping[str, CheckpointError], metadata: Metadata
-) -> dict[str, CheckpointError]:
-    """Return faults without holes, if a checkpoint is marked as a part."""
-    is_part = PART in metadata.user
-    return {
-        key: each
-        for key, each in faults.items()
-        if not is_part or type(each) is not IncompleteCheckpoint
-    }
-
-
 def find_ties(entries: EntryTable) -> dict[str, str]:
     """Return the keys that have the bytes of an earlier key, each with that key: tied weights."""
     slices, tensors = entries.slices, entries.slices.tensors
@@ -444,8 +437,8 @@ def unknown_key(key: str, keys: Iterable[str]) -> UnknownKey:
 # Faults.
 
 
-def find_faults(slices: SliceTable) -> dict[str, CheckpointError]:
-    """The keys that break a law, each with its error."""
+def find_faults(slices: SliceTable, *, is_part: bool = False) -> dict[str, CheckpointError]:
+    """The keys that break a law, each with its error; holes are no fault of a part."""
     # Most tensors are one slice, the whole of it. An index of such tensors breaks no law.
     full = slices.tensors.shapes
     if (
@@ -463,7 +456,8 @@ def find_faults(slices: SliceTable) -> dict[str, CheckpointError]:
         slices = slices.take(np.flatnonzero(~np.isin(slices.tensor, list(faults))))
     # Overlaps first: where slices overlap, the sum of their sizes does not tell if there is a hole.
     holes = np.zeros(len(slices.tensors), np.bool)
-    for tensor, error in (*_overlaps(slices, holes), *_holes(slices, holes)):
+    lacking = () if is_part else _holes(slices, holes)
+    for tensor, error in chain(_overlaps(slices, holes), lacking):
         faults.setdefault(tensor, error)
     return {slices.tensors.keys[tensor]: error for tensor, error in sorted(faults.items())}
 

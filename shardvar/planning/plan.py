@@ -227,9 +227,7 @@ def merge_entries(tables: Sequence[EntryTable], replicas: str, *, is_part: bool)
 def check_share(entries: EntryTable, process: int) -> None:
     """Raise ``OverlappingSlices`` if slices meet that are not replicas; holes are allowed."""
     kept, owner = _without_replicas(entries, np.full(len(entries), process), "first")
-    faults = find_faults(kept.slices).items()
-    meets = {key: error for key, error in faults if not isinstance(error, IncompleteCheckpoint)}
-    _raise_first(meets, kept.slices, owner)
+    _raise_first(find_faults(kept.slices, is_part=True), kept.slices, owner)
 
 
 def _raise_first(faults: Mapping[str, CheckpointError], slices: SliceTable, process: Ints) -> None:

@@ -448,10 +448,14 @@ _ENDINGS = (".dist-info", ".egg-info")
 
 
 def entry_points_of(group: str) -> "list[EntryPoint]":
-    # 1. Only folders are looked into: other places have finders, such as archives of packages.
-    may_have = False
-    for finder in sys.meta_path:
-        may_have |= hasattr(finder, "find_distributions") and finder is not PathFinder
+    # 1. Only folders are looked into: other places have finders, such as archives of packages. The
+    # backport of importlib.metadata, which many packages import, looks into the same folders.
+    may_have = any(
+        hasattr(finder, "find_distributions")
+        and finder is not PathFinder
+        and type(finder).__module__ != "importlib_metadata"
+        for finder in sys.meta_path
+    )
     try:
         for place in sys.path:
             may_have = may_have or _knows_group(place or os.curdir, group.encode())

@@ -38,7 +38,6 @@ from shardvar.planning.index import (
     concatenate_entries,
     find_faults,
     of_tensors,
-    without_holes,
 )
 from shardvar.records import field, frozen, mutable
 from shardvar.verbs.arguments import check_string
@@ -424,7 +423,7 @@ class Reader(Mapping[str, LazyTensor]):
             return entries
 
     def _faults_of(self, entries: EntryTable) -> dict[str, CheckpointError]:
-        return without_holes(find_faults(entries.slices), self.metadata)
+        return find_faults(entries.slices, is_part=self.metadata.is_part)
 
     def _look_up_all(self, keys: Sequence[str]) -> EntryTable:
         table, faults = self.entries(), self.faults

@@ -91,7 +91,6 @@ from shardvar.planning.index import (
     find_faults,
     find_shared,
     unknown_key,
-    without_holes,
 )
 from shardvar.records import entity, field, frozen
 from shardvar.storage.concurrency import as_answered
@@ -349,7 +348,7 @@ class NativeIndex:
     overview: Overview
     files: Sequence[str]
     data: DataFiles | None
-    """The data files; None if none is looked at."""
+    """The data files; None if none is looked at, as of a share, which is a part."""
     _kept: KeptValues[int, Entries] = field(
         init=False, default_factory=partial(KeptValues, _KEPT_BLOCKS)
     )
@@ -451,8 +450,9 @@ class NativeIndex:
 
     def faults_in(self, table: EntryTable) -> dict[str, CheckpointError]:
         """Return the keys of a table that break a law, or whose bytes are not all there."""
-        faults = without_holes(find_faults(table.slices), self.metadata)
-        return (self.data.lost(table) if self.data else {}) | faults
+        is_part = self.data is None or self.metadata.is_part
+        lost = self.data.lost(table) if self.data else {}
+        return lost | find_faults(table.slices, is_part=is_part)
 
     def _entries(self, number: int) -> Entries:
         return self._kept.get(number, partial(self._decode, number))

@@ -424,7 +424,7 @@ def _stamp(name: str, index: Location) -> str:
 # --- The pauses of a process that waits
 
 
-_DISK_SECONDS = 0.02, 1.0, 1.5
+_DISK_SECONDS = 0.002, 1.0, 1.2
 """The first and the longest pause between two looks at a disk, and the factor from one pause to the
 next."""
 

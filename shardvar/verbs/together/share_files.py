@@ -43,7 +43,6 @@ from shardvar.engine.pool import block_ranges, new_buffer
 from shardvar.errors import (
     ArgumentError,
     CorruptCheckpoint,
-    IncompleteCheckpoint,
     InvalidCheckpoint,
     StorageError,
     prefix_errors,
@@ -320,8 +319,7 @@ def read_share(run: Run, token: str, process: int) -> SavedShare:
         cause = f"{name} has runs of {overview.run_nbytes} bytes, not {RUN_NBYTES}."
         raise InvalidCheckpoint(cause, "Save all shares with the same release of shardvar.")
     for error in index.faults.values():
-        if not isinstance(error, IncompleteCheckpoint):
-            raise error
+        raise error
     entries = concatenate_entries(list(index.scan()))
     return SavedShare(index, entries, metadata, leaves, others, base)
 

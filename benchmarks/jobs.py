@@ -13,7 +13,7 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,7 +36,6 @@ LIMIT_SECONDS = 900
 TENSORS = 16
 TINY_ROWS, TINY_COLUMNS = 4, 16
 """The shape of each of very many tensors."""
-TINY_ROUNDS = 1
 
 
 class State(NamedTuple):
@@ -51,7 +50,7 @@ class State(NamedTuple):
     columns: int
     """The float32 of each row."""
     rounds: int
-    """The rounds that count."""
+    """The rounds after the first; without them, the first one counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,32 +116,45 @@ def run_job(module: str, job: Job) -> Times:
 
 
 def measure(setting: Setting) -> Iterator[Figure]:
-    """The figures of jobs."""
+    """The figures of jobs of PyTorch whose state has a few tensors."""
+    yield from _measure_torch(setting, _large_states(setting))
+
+
+def measure_tiny(setting: Setting) -> Iterator[Figure]:
+    """The figures of jobs of PyTorch whose state has very many tensors."""
+    count = setting.sizes.tiny_count
+    state = State(f"{count} tensors", count, TINY_ROWS, TINY_COLUMNS, rounds=0)
+    yield from _measure_torch(setting, [state])
+
+
+def measure_jax(setting: Setting) -> Iterator[Figure]:
+    """The figures of jobs of JAX."""
+    if find_spec("orbax") is None:
+        yield skipped("orbax_jobs", ORBAX, "Orbax is not installed")
+        return
+    programs = [ORBAX, OURS, ORBAX_ASYNC, BACKGROUND]
+    for state in _large_states(setting):
+        yield from _of_jobs(setting, "jax_jobs", "JAX", state, programs, _jax_figures)
+
+
+def _measure_torch(setting: Setting, states: Iterable[State]) -> Iterator[Figure]:
     if find_spec("torch") is None:
         yield skipped("jobs", DCP, "PyTorch is not installed")
+        return
+    programs = [DCP, OURS, ASYNC, BACKGROUND, PARTS]
+    if find_spec("torchsnapshot") is None:
+        yield skipped("jobs", SNAPSHOT, "torchsnapshot is not installed")
     else:
-        programs = [DCP, OURS, ASYNC, BACKGROUND, PARTS]
-        if find_spec("torchsnapshot") is None:
-            yield skipped("jobs", SNAPSHOT, "torchsnapshot is not installed")
-        else:
-            programs.append(SNAPSHOT)
-        for state in _states(setting):
-            yield from _of_jobs(setting, "torch_jobs", "PyTorch", state, programs, _torch_figures)
-    if find_spec("orbax") is None:
-        yield skipped("jobs", ORBAX, "Orbax is not installed")
-    else:
-        programs = [ORBAX, OURS, ORBAX_ASYNC, BACKGROUND]
-        for state in _states(setting):
-            if state.tensors == TENSORS:
-                yield from _of_jobs(setting, "jax_jobs", "JAX", state, programs, _jax_figures)
+        programs.append(SNAPSHOT)
+    for state in states:
+        yield from _of_jobs(setting, "torch_jobs", "PyTorch", state, programs, _torch_figures)
 
 
-def _states(setting: Setting) -> Iterator[State]:
-    rows, count = setting.sizes.table_rows, setting.sizes.tiny_count
+def _large_states(setting: Setting) -> Iterator[State]:
+    rows = setting.sizes.table_rows
     for part in (8, 1):
         name = f"{rows * 256 // part // MIB} MiB"
         yield State(name, TENSORS, rows // part // TENSORS, 64, ROUNDS)
-    yield State(f"{count} tensors", count, TINY_ROWS, TINY_COLUMNS, TINY_ROUNDS)
 
 
 def _of_jobs(
@@ -234,7 +246,8 @@ def _ratio(
     target: float | None,
 ) -> Figure:
     """The median of the ratios of rounds."""
-    one, other = times[ours, what][1:], times[theirs, what][1:]
+    one, other = (times[program, what] for program in (ours, theirs))
+    one, other = one[1:] or one, other[1:] or other
     ratio = median(mine / yours for mine, yours in zip(one, other, strict=True))
     note = f"{median(one):.3g} s / {median(other):.3g} s, {len(one)} pairs"
     return Figure(subject, theirs, place, ratio, "x", target, note)

@@ -45,6 +45,8 @@ SUBJECTS = (
         "torch_checkpoints",
         "orbax_checkpoints",
         "jobs",
+        "tiny_jobs",
+        "orbax_jobs",
         "joint",
         "objects",
         "policies",

@@ -100,7 +100,7 @@ def load(program: str, path: Path, state: State) -> None:
 
 
 def run_rounds(job: Job, told: list[tuple[str, str, float]]) -> None:
-    """Save and restore with each program, round after round; the first round does not count."""
+    """Save and restore with each program, round after round."""
     generator = torch.Generator().manual_seed(job.process)
     state = state_of(job, lambda shape: torch.randn(shape, generator=generator))
     empty = state_of(job, torch.zeros)

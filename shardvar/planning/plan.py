@@ -206,9 +206,8 @@ def merge_entries(tables: Sequence[EntryTable], replicas: str, *, is_part: bool)
     check_replicas(replicas)
     firsts: dict[str, tuple[int, str, tuple[int, ...]]] = {}
     for number, table in enumerate(tables):
-        tensors = table.slices.tensors
-        for row, key in enumerate(tensors.keys):
-            own = number, *tensors.fact(row)
+        for key, fact in table.slices.tensors.facts().items():
+            own = number, *fact
             first = firsts.setdefault(key, own)
             if first[1:] != own[1:]:
                 raise InconsistentTensor(

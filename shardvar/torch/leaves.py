@@ -261,7 +261,7 @@ def local_tensors(tensor: Any) -> list[Any]:
     """Return the values of this process; none if another one is to write them."""
     if isinstance(tensor, DTensor):
         mesh = tensor.device_mesh
-        if mesh.size() > 1 and not dist.is_initialized():
+        if not dist.is_initialized() and mesh.size() > 1:
             cause = f"It is a DTensor on {mesh.size()} processes, and torch.distributed is not"
             remedy = "Save before destroy_process_group(), in all processes."
             raise ArgumentError(f"{cause} initialized.", remedy)

@@ -44,6 +44,7 @@ def test_each_spoils_a_method_of_the_right_adapter_and_says_how() -> None:
     ] == []
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", RULES)
 def test_the_right_adapter_keeps_every_rule(name: str) -> None:
     verdict = judge(

@@ -424,9 +424,9 @@ def _stamp(name: str, index: Location) -> str:
 # --- The pauses of a process that waits
 
 
-_DISK_SECONDS = 0.002, 1.0, 1.2
-"""The first and the longest pause between two looks at a disk, and the factor from one pause to the
-next."""
+_DISK_SECONDS = 0.001, 0.02, 1.0, 1.2
+"""Of the first pause between two looks at a disk the part for each process, and the most; then the longest
+pause, and the factor from one pause to the next."""
 
 _LOOKS_A_SECOND = 25
 """Looks at a bucket by all processes together, at the first pause of a wait for all of them: a look is
@@ -487,7 +487,8 @@ def pace_of(run: Run, most: float = inf) -> WaitPace:
 def pace_at(timeout: float, count: int, peers: Peers | None, *, is_local: bool) -> WaitPace:
     deadline = time.monotonic() + timeout
     if is_local:
-        first, longest, factor = _DISK_SECONDS
+        each, most, longest, factor = _DISK_SECONDS
+        first = min(each * count, most)
         return WaitPace(timeout, deadline, first, longest, factor, peers, first)
     least, most, longest, factor = _BUCKET_SECONDS
     call, first = (

@@ -168,25 +168,6 @@ def test_of_indexing_is_none_for_shards_that_the_index_does_not_touch(
     )
 
 
-@settings(deadline=None)
-@given(tables(), st.data())
-def test_rows_keep_the_order_of_the_ids_and_a_shard_without_any_has_none(
-    table: Table, data: st.DataObject
-) -> None:
-    """R-GRAD-1: local numbers, duplicates kept; never None."""
-    ids = np.array(data.draw(ids_for(table.rows)), np.int32)
-    rows, pullback = vjp(nn.embedding_lookup, table.sharded, ids)
-    upstream = np.arange(rows.size, dtype=np.float32).reshape(rows.shape)
-    start = 0
-    for (part, variable), own in zip(pullback(upstream)[0], table.sharded.variables, strict=True):
-        mine = (ids >= start) & (ids < start + own.shape[0])
-        assert variable is own and part.dense_shape == own.shape and part.indices.dtype == np.int32
-        assert np.array_equal(part.indices, ids[mine] - start) and np.array_equal(
-            part.values, upstream[mine]
-        )
-        start += own.shape[0]
-
-
 def test_contributions_add_up_and_sparse_ones_stay_sparse() -> None:
     variable, other = Variable(np.zeros((3, 1), np.float32)), Variable([0.0])
     first, second = IndexedSlices([[1.0]], [2], (3, 1)), IndexedSlices([[2.0]], [0], (3, 1))

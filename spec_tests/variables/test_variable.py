@@ -203,31 +203,6 @@ def test_batch_scatter_update_updates_every_batch() -> None:
     assert variable.numpy().tolist() == [[1, 0, 2], [0, 4, 0]]
 
 
-def test_strings_and_booleans_are_replaced_and_never_added() -> None:
-    strings = Variable(["a", "b"])
-    assert strings.scatter_update(sv.IndexedSlices(["x"], [1])).numpy().tolist() == [b"a", b"x"]
-    assert strings.assign(["longer", "text"]).numpy().tolist() == [b"longer", b"text"]
-    for variable, value in ((strings, ["a", "b"]), (Variable([True, False]), [True, True])):
-        with pytest.raises(ArgumentError, match="cannot add"):
-            variable.assign_add(value)
-        with pytest.raises(ArgumentError, match="cannot max"):
-            variable.scatter_max(sv.IndexedSlices(value[:1], [0]))
-
-
-def test_operators_and_numpy_work_on_the_value() -> None:
-    variable, array = three(), np.array([1, 2, 3], np.float32)
-    assert (variable + 1).tolist() == [2, 3, 4] and (10 - variable).tolist() == [9, 8, 7]
-    assert (variable @ array) == 14 and (array + variable).tolist() == [2, 4, 6]
-    assert (variable == array).tolist() == [True] * 3 and (variable != variable).tolist() == [
-        False
-    ] * 3
-    assert np.sum(variable) == 6 and np.concatenate([variable, [4]]).tolist() == [1, 2, 3, 4]
-    assert np.shape(variable) == (3,) and variable.astype("int8").dtype == np.int8
-    name = variable
-    name += 1
-    assert isinstance(name, np.ndarray) and variable.numpy().tolist() == [1, 2, 3]
-
-
 @pytest.mark.parametrize(
     "write",
     [
@@ -244,7 +219,9 @@ def test_numpy_never_writes_through_a_variable(write: Any) -> None:
         write(variable)
     with pytest.raises(ArgumentError, match="always a copy"):
         np.asarray(variable, copy=False)
-    assert variable.numpy().tolist() == [1, 2, 3]
+    name = variable
+    name += 1
+    assert isinstance(name, np.ndarray) and variable.numpy().tolist() == [1, 2, 3]
 
 
 def test_a_deep_copy_has_a_value_of_its_own_on_the_same_device() -> None:
@@ -255,51 +232,6 @@ def test_a_deep_copy_has_a_value_of_its_own_on_the_same_device() -> None:
     assert twin.numpy().tolist() == [1, 2, 3] and twin.name == "w" and twin.device is device
     assert twin.resource is not variable.resource
     assert copy.copy(variable).resource is variable.resource
-
-
-def test_concurrent_additions_lose_nothing() -> None:
-    """R-RES-1 (RFC 003): "a pair of a Tensor and a mutex"."""
-    variable = Variable(np.zeros((100, 10)))
-    slices = sv.IndexedSlices(np.ones((200, 10)), np.arange(200) % 100)
-
-    def work() -> None:
-        for _ in range(25):
-            variable.assign_add(np.ones((100, 10)))
-            variable.scatter_add(slices)
-            variable.assign_sub(np.ones((100, 10)))
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert (variable.numpy() == 8 * 25 * 2).all()
-
-
-def test_a_read_never_sees_half_a_write() -> None:
-    """R-VAR-7: whoever reads while another writes sees the value before or after."""
-    variable = Variable(np.zeros(50_000))
-    stop = threading.Event()
-
-    def write() -> None:
-        turn = 0.0
-        while not stop.is_set():
-            turn += 1
-            variable.assign(np.full(50_000, turn))
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        last = 0.0
-        for _ in range(200):
-            value = variable.read_value()
-            assert (value == value[0]).all() and value[0] >= last, (
-                "and a read that comes later sees no earlier value"
-            )
-            last = value[0]
-    finally:
-        stop.set()
-        writer.join()
 
 
 def test_a_variable_lives_on_its_device_and_its_limit_is_enforced() -> None:

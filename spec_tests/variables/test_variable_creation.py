@@ -81,18 +81,6 @@ def test_uneven_and_empty_parts() -> None:
     assert [shard.shape[0] for shard in variable.variables] == [0, 4, 1]
 
 
-@pytest.mark.parametrize(
-    "cut", [[1, 2], [0, 1], "x", 0, -1, [2, 2], 2.5, Partition.from_counts((5, 2), (1, 2))]
-)
-def test_an_unsupported_layout_is_refused_with_the_layout_and_nothing_is_created(cut: Any) -> None:
-    """R-PART-4 (RFC 000)."""
-    device = Device("ps:0")
-    with pytest.raises(ArgumentError) as refused:
-        create_sharded_variable(counting((5, 2)), cut, [device])
-    assert isinstance(cut, Partition) or str(cut).strip("[]") in str(refused.value)
-    assert device.used == 0
-
-
 def test_a_partition_whose_parts_are_no_runs_of_rows_in_order_is_refused() -> None:
     rows = Partition.from_counts((5, 2), (2, 1))
     for wrong in (Partition((5, 2), rows.parts[::-1]), Partition.from_counts((5, 2), (1, 2))):
@@ -151,26 +139,6 @@ def test_a_partition_aware_initializer_is_called_once_a_part_and_the_full_value_
     variable = create_sharded_variable(value, 2, **kwargs)
     assert init.calls == [((5, 2), ((3, 2), (0, 0))), ((5, 2), ((2, 2), (3, 0)))]
     assert variable.numpy().ravel().tolist() == list(range(10)) and variable.dtype == np.float32
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda: counting((5, 2)),
-        lambda **more: counting((5, 2)),
-        lambda *more: counting((5, 2)).tolist(),
-    ],
-)
-def test_one_that_is_not_is_called_once_and_sliced(function: Callable[..., Any]) -> None:
-    """R-INIT-2 (RFC 000): "creating the entire value and do slicing"."""
-    calls = []
-
-    def counted() -> Any:
-        calls.append(None)
-        return function()
-
-    variable = create_sharded_variable(counted, 3, dtype="float32")
-    assert len(calls) == 1 and variable.numpy().tolist() == counting((5, 2)).tolist()
 
 
 def test_the_other_spellings_of_a_partition() -> None:
@@ -302,23 +270,6 @@ def test_what_an_initializer_raises_is_never_swallowed() -> None:
 
     with pytest.raises(TypeError, match="its own"):
         create_sharded_variable(broken, 2, shape=(4,), dtype="float32")
-
-
-def test_creators_outside_see_each_part() -> None:
-    seen = []
-
-    def creator(next_creator: Any, **kwargs: Any) -> Any:
-        seen.append((kwargs["name"], kwargs["shape"], kwargs["device"].short_name))
-        return next_creator(**kwargs | {"trainable": False})
-
-    with sv.variable_creator_scope(creator):
-        variable = create_sharded_variable(
-            counting((3, 1)), 2, [Device("ps:0"), Device("ps:1")], name="w"
-        )
-    assert (
-        seen == [("w/part_0", (2, 1), "ps:0"), ("w/part_1", (1, 1), "ps:1")]
-        and not variable.trainable
-    )
 
 
 def test_a_strategys_creator_in_three_lines() -> None:

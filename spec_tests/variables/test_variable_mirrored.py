@@ -1,6 +1,5 @@
 """Mirrored and aggregating variables: copies stay equal, own their buffers, and may be sharded."""
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -38,7 +37,7 @@ from shardvar.reference.variables.values import (
     commit,
 )
 from shardvar.reference.variables.variable import DelegatingVariable
-from spec_tests.helpers.sharded_variables import UserVariable, counting, sharded_of
+from spec_tests.helpers.sharded_variables import UserVariable, counting
 
 REPLICAS = [Device("GPU:0"), Device("GPU:1")]
 
@@ -79,50 +78,6 @@ def test_a_refused_write_changes_no_copy() -> None:
     with pytest.raises(OutOfRange):
         variable.scatter_add(sv.IndexedSlices(np.ones((1, 2)), [4]))
     assert all((copy == counting((4, 2))).all() for copy in copies_of(variable))
-
-
-def test_copies_may_be_sharded() -> None:
-    """R-MIRROR-1 (RFC 002): "variables can also sometimes be MirroredVariable with
-    ShardedVariable"."""
-    array = counting((5, 2))
-    variable = MirroredVariable([sharded_of(array, [2, 0, 3]), sharded_of(array, [4, 1])])
-    variable.scatter_add(sv.IndexedSlices(np.ones((2, 2)), [4, 0]))
-    variable.assign_sub(np.ones((5, 2), np.float32))
-    first, second = copies_of(variable)
-    assert first.tolist() == second.tolist() == [[1, 2], [2, 3], [4, 5], [6, 7], [9, 10]]
-    np.testing.assert_array_equal(variable[1:4, 0], first[1:4, 0])
-
-
-def test_a_shard_may_be_mirrored() -> None:
-    array = counting((5, 2))
-    sharded = sv.ShardedVariable([mirrored(array[:2]), Variable(array[2:])])
-    sharded.scatter_add(sv.IndexedSlices(np.ones((3, 2)), [4, 1, 1]))
-    sharded.assign_add(np.ones((5, 2), np.float32))
-    assert sharded.numpy().tolist() == [[2, 3], [6, 7], [6, 7], [8, 9], [11, 12]]
-    assert all((copy == sharded.numpy()[:2]).all() for copy in copies_of(sharded.variables[0]))
-    assert sharded[0].tolist() == [2, 3]
-
-
-def test_no_reader_finds_two_copies_that_differ() -> None:
-    variable = mirrored(np.zeros(20_000))
-    stop = threading.Event()
-
-    def write() -> None:
-        while not stop.is_set():
-            variable.assign_add(np.ones(20_000))
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        from shardvar.reference.variables.values import holding
-
-        for _ in range(200):
-            with holding(variable.resources):
-                first, second = copies_of(variable)
-            assert np.array_equal(first, second)
-    finally:
-        stop.set()
-        writer.join()
 
 
 def test_slices_of_replicas_stay_slices() -> None:

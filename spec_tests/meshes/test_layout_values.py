@@ -42,17 +42,6 @@ def test_an_order_of_devices_moves_their_coordinates() -> None:
         assert mesh.coordinates()[device].tolist() == plain.coordinates()[place].tolist()
 
 
-def test_an_order_of_devices_moves_their_regions() -> None:
-    layout = dtensor((8,), Mesh((4,), devices=(3, 1, 2, 0)), [Shard(0)])
-    assert [str(layout.regions(device)[0]) for device in (3, 1, 2, 0)] == [
-        "[0:2]",
-        "[2:4]",
-        "[4:6]",
-        "[6:8]",
-    ]
-    assert layout.replicas == ((3,), (1,), (2,), (0,))
-
-
 def test_axes_are_found_by_name_and_by_position() -> None:
     mesh = Mesh([2, np.int64(3)], ["dp", "tp"])
     assert (mesh.axis("tp"), mesh.axis(0), mesh.axis(-1)) == (1, 0, 1)
@@ -232,16 +221,6 @@ def test_a_layout_says_its_shape_its_mesh_what_is_pending_and_its_rule() -> None
         "<Layout of (7, 4) on the mesh (dp=2, tp=2), sum pending over axis 0: "
         "DTensor placements, from left to right (torch 2.13)>"
     )
-
-
-def test_a_mesh_is_a_mesh() -> None:
-    with pytest.raises(ArgumentTypeError, match=r"Give sv\.Mesh"):
-        dtensor((4,), (2,), [Shard(0)])  # type: ignore[arg-type]  # the subject of the test
-
-
-def test_the_face_has_the_names() -> None:
-    assert sv.Mesh is Mesh
-    assert sv.layouts.Layout is Layout
 
 
 def test_the_text_of_a_layout_lists_groups_and_their_regions() -> None:

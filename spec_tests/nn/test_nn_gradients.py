@@ -61,14 +61,14 @@ def check(
 REALS = tables(row_shape=(2,), dtype="float64")
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None)
 @given(REALS, st.one_of(st.none(), st.floats(0.1, 3)), st.data())
 def test_of_lookups(table: Table, max_norm: float | None, data: st.DataObject) -> None:
     ids = np.array(data.draw(ids_for(table.rows, 5)), np.int64)
     check(nn.embedding_lookup, table, lambda params: (params, ids, max_norm))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None)
 @given(
     REALS,
     st.sampled_from(["sum", "mean", "sqrtn"]),
@@ -92,7 +92,7 @@ def test_of_sparse_lookups(
     )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None)
 @given(REALS, st.sampled_from(["concat", "sharded"]))
 def test_of_products_by_both_factors(table: Table, mode: str) -> None:
     other = np.random.default_rng(2).normal(size=(2, 3))

@@ -247,22 +247,6 @@ def test_the_layout_does_not_change_a_bit(table: Table, combiner: str, data: st.
     assert len(shorter) == max((i + 1 for i, row in enumerate(ids) if row), default=0)
 
 
-@pytest.mark.parametrize("combiner", ["mean", "sqrtn"])
-@pytest.mark.parametrize("default", [None, 2])
-def test_an_entry_of_weight_0_is_no_entry_of_a_safe_lookup(
-    combiner: str, default: int | None
-) -> None:
-    """A row of ids with nothing else gets the default, as an empty one does; the "sum" keeps it,
-    and is zero."""
-    table = Variable(np.arange(1, 9, dtype=np.float32).reshape(4, 2))
-    ids, weights = sparse([[1], [], [1, 3]], [[0.0], [], [0.0, 2.0]])
-    found = safe_embedding_lookup_sparse(table, ids, weights, combiner, default)
-    filled = [0.0, 0.0] if default is None else [5.0, 6.0]
-    assert found.tolist() == [filled, filled, [7.0, 8.0]]
-    summed = safe_embedding_lookup_sparse(table, ids, weights, "sum", default)
-    assert summed.tolist() == [[0.0, 0.0], filled, [14.0, 16.0]]
-
-
 def test_ids_of_three_axes_keep_all_but_the_last() -> None:
     ids = SparseTensor([[0, 0, 0], [0, 1, 1], [1, 1, 0]], [1, 3, 2], [2, 2, 2])
     table = Variable(np.arange(8, dtype=np.float32).reshape(4, 2))

@@ -47,6 +47,7 @@ def files(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_state_file_that_names_no_newest_is_an_error_that_names_it_and_the_checkpoints(
@@ -143,6 +144,7 @@ def test_a_manager_begins_no_series_over_one_whose_state_file_is_missing(
 # Numbers
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("there", FORMATS)
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("background", [False, True])

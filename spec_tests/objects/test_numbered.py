@@ -132,6 +132,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("form", ["shardvar", "tensorflow"])
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: repr(name[:12]))
 def test_whatever_a_thing_is_called_it_is_saved_and_restored(

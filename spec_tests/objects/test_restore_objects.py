@@ -50,6 +50,7 @@ def optimizers() -> list[Any]:
     return [kinds.Adam(0.1), kinds.SGD(0.1, momentum=0.9), kinds.Adagrad(0.1), kinds.RMSprop(0.1)]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("cut", LAYOUTS, ids=str)
 def test_training_goes_on_in_any_other_layout_as_if_it_had_not_stopped(

@@ -128,6 +128,7 @@ def test_large_gaps_are_jumped_over() -> None:
     assert asked == [19_003]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("draw", DRAWS)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(

@@ -91,6 +91,7 @@ def test_a_variable_that_aggregates_for_a_sharded_one_has_its_slots_and_its_step
     assert ledger.nbytes == 2 * 2 * 4
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("sizes", [None, [2, 0, 3], [1] * 5])
 @pytest.mark.parametrize("name", sorted(MAKERS))
 @pytest.mark.parametrize("compat", COMPATS)

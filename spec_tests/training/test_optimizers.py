@@ -117,6 +117,7 @@ def by_the_book(name: str, w: Any, steps: list[Any]) -> Any:
     return shards[0]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", sorted(MAKERS))
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 def test_each_rule_is_its_formula(name: str, dtype: str) -> None:

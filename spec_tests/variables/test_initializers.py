@@ -144,6 +144,7 @@ def test_a_config_makes_an_equal_initializer_and_every_call_a_new_array(make: An
     )
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("mode", ["rfc", "global"])
 @pytest.mark.parametrize("make", [init.RandomUniform, init.RandomNormal, init.TruncatedNormal])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -15,6 +15,7 @@ from shardvar.reference.devices import Device, device_scope, track_transfers
 from shardvar.reference.variables import Variable
 from shardvar.reference.variables.rows import plan_index
 from spec_tests.helpers.sharded_variables import Array, counting, sharded_arrays, sharded_of
+from spec_tests.helpers.thoroughness import stride
 
 
 def same(found: Any, wanted: Any) -> None:
@@ -31,11 +32,11 @@ ITEMS: list[Any] = [
 
 
 def test_every_pair_and_triple_of_items_is_as_in_numpy() -> None:
-    """Exhaustively: what NumPy answers is answered, what it refuses is refused."""
+    """What NumPy answers is answered, what it refuses is refused."""
     array = counting((5, 5, 2))
     sharded = sharded_of(array, [2, 0, 3])
     for count in (1, 2, 3):
-        for key in product(ITEMS, repeat=count):
+        for key in [*product(ITEMS, repeat=count)][:: stride(5) if count == 3 else 1]:
             plain = tuple(int(item) if isinstance(item, Variable) else item for item in key)
             try:
                 wanted = array[plain]

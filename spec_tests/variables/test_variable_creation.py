@@ -161,28 +161,6 @@ def test_the_other_spellings_of_a_partition() -> None:
         assert variable.numpy().tolist() == [0, 0, 2]
 
 
-@pytest.mark.parametrize("num_shards", [2, 4])
-def test_one_call_sees_the_parts_of_all_devices(num_shards: int) -> None:
-    """R-INIT-7 (RFC 000): "Layout is a map from device string to the shard assigned to that
-    device". It has one shard a device: 4 shards on 2 servers are 2 calls."""
-    seen: list[dict[str, Any]] = []
-    whole = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
-
-    def by_layout(shape: Any, dtype: Any = np.float32, layout: Any = None) -> Any:
-        seen.append({device: part.offset[0] for device, part in layout.items()})
-        made = {device: whole[part.slices] for device, part in layout.items()}
-        layout.clear()  # the map is the initializer's own
-        return made
-
-    strategy = sv.ParameterServerStrategy(2, sv.FixedShardsPartitioner(num_shards))
-    with strategy.scope():
-        variable = sv.Variable(partial(by_layout, shape=(30, 4)), dtype="float32")
-    assert np.array_equal(variable.numpy(), whole)
-    first, second = (server.name for server in strategy.cluster.servers)
-    four = [{first: 0, second: 8}, {first: 16, second: 23}]
-    assert seen == ([{first: 0, second: 15}] if num_shards == 2 else four)
-
-
 def test_a_value_of_a_layout_becomes_one_variable() -> None:
     """A creator that makes each part twice gets two arrays, and so two calls for each map."""
     calls = []

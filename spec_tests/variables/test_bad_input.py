@@ -64,14 +64,6 @@ def ones(*shape: int, dtype: Any = np.float32) -> Any:
     return np.ones(shape, dtype)
 
 
-def bags(
-    *entries: tuple[int, int], ids: Any = None, shape: tuple[int, int] = (3, 3)
-) -> nn.SparseTensor:
-    return nn.SparseTensor(
-        list(entries), np.zeros(len(entries), int) if ids is None else ids, shape
-    )
-
-
 def made(initial_value: Any, cut: Any = 2, **kwargs: Any) -> Callable[[Given], Any]:
     return lambda g: create_sharded_variable(initial_value, cut, **kwargs)
 
@@ -156,12 +148,6 @@ CASES: dict[str, list[tuple[type[Exception], str, list[Callable[[Given], Any]]]]
         (IndexError, "-6", of_each(lambda x: x[-6])),
         (IndexError, "2", of_each(lambda x: x[0, 2])),
         (IndexError, "5", of_each(lambda x: x[[0, 5]])),
-        (IndexError, "99", [lambda g: nn.embedding_lookup(g.s, [[0], [99]])]),
-        (
-            IndexError,
-            "99",
-            [lambda g: nn.embedding_lookup_sparse(g.s, bags((0, 0), ids=[99]), None)],
-        ),
         (TypeError, "integers", of_each(lambda x: x.sparse_read([0.5]))),
         (TypeError, "integers", of_each(lambda x: x.scatter_add(slices(ones(1, 2), [True])))),
         (TypeError, "Invalid index", of_each(lambda x: x[1.5])),
@@ -183,17 +169,6 @@ CASES: dict[str, list[tuple[type[Exception], str, list[Callable[[Given], Any]]]]
         (IndexError, "-1", of_each(lambda x: x.scatter_add(slices(ones(1, 2), [-1])))),
         (IndexError, "-1", of_each(lambda x: x.gather_nd([[-1]]))),
         (IndexError, "-1", of_each(lambda x: x.batch_scatter_update(slices(ones(1, 2), [-1])))),
-        (IndexError, "-1", [lambda g: nn.embedding_lookup(g.s, -1)]),
-        (
-            IndexError,
-            "-1",
-            [lambda g: nn.embedding_lookup_sparse(g.s, bags((0, 0), ids=[-1]), None)],
-        ),
-        (
-            IndexError,
-            "-1",
-            [lambda g: nn.safe_embedding_lookup_sparse(g.s, bags((1, 0)), default_id=-1)],
-        ),
     ],
     "division by zero": [
         (ValueError, "zero", of_each(lambda x: x.scatter_div(slices([[1.0, 0.0]], [0])))),

@@ -277,34 +277,6 @@ def test_a_callable_runs_on_the_device_where_its_value_will_live() -> None:
         assert ledger.nbytes == 24
 
 
-def test_reading_and_writing_move_the_value_once() -> None:
-    server, worker = Device("ps:0"), Device("worker:0")
-    with device_scope(worker):
-        variable = Variable(np.zeros((10, 4), np.float32), device=server)
-        with track_transfers() as ledger:
-            variable.read_value()
-            variable.assign(np.ones((10, 4), np.float32))
-            variable.assign_add(np.ones((10, 4), np.float32))
-            variable.sparse_read([3, 3, 7])
-            variable.scatter_add(sv.IndexedSlices(np.ones((2, 4), np.float32), [9, 0]))
-            _ = variable[2:5]
-    counted = {
-        name: (traffic.nbytes, traffic.messages) for name, traffic in ledger.operations.items()
-    }
-    assert counted == {
-        "read_value": (160, 1),
-        "assign": (160, 1),
-        "assign_add": (160, 1),
-        "sparse_read": (48, 1),
-        "scatter_add": (32, 1),
-        "getitem": (48, 1),
-    }
-    assert {(row.source, row.target) for row in ledger.transfers} == {
-        (server.name, worker.name),
-        (worker.name, server.name),
-    }
-
-
 def test_a_kind_of_variable_of_ones_own_needs_five_things() -> None:
     """R-VAR-5 (RFC 003): "users will be able to implement their own variable-like objects by
     subclassing"."""

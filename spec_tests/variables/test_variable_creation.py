@@ -196,43 +196,26 @@ def test_a_layouts_answer_has_a_value_for_each_device(answer: Any) -> None:
         )
 
 
-@pytest.mark.parametrize("spelling", ["partition", "shard_info", "layout"])
-def test_a_partition_is_a_named_tuple_that_unpacks(spelling: str) -> None:
+def test_a_partition_is_a_named_tuple_that_unpacks() -> None:
     """R-INIT-8 (RFC 000): '"partition" is a namedtuple of two fields: shape and offset.' The offset
     "is a list"."""
     seen: list[Any] = []
 
-    def take(given: Any) -> Any:
-        part = next(iter(given.values())) if spelling == "layout" else given
-        seen.append(part)
-        shape, offset = part
-        made = counting((5, 2))[part.slices]
-        assert (shape, offset) == (part.shape, part.offset) == tuple(part) and made.shape == shape
-        return dict.fromkeys(given, made) if spelling == "layout" else made
-
     def by_partition(partition: Any) -> Any:
-        return take(partition)
-
-    def by_info(shard_info: Any) -> Any:
-        return take(shard_info)
+        shape, offset = partition
+        assert (shape, offset) == (partition.shape, partition.offset) == tuple(partition)
+        seen.append(partition)
+        return counting((5, 2))[partition.slices]
 
     def by_layout(layout: Any) -> Any:
-        return take(layout)
+        return {device: by_partition(part) for device, part in layout.items()}
 
-    functions: dict[str, Any] = {
-        "partition": by_partition,
-        "shard_info": by_info,
-        "layout": by_layout,
-    }
-    variable = create_sharded_variable(functions[spelling], 2, shape=(5, 2), dtype="float32")
-    assert (variable.numpy() == counting((5, 2))).all()
-    assert seen == [((3, 2), [0, 0]), ((2, 2), [3, 0])]
+    for function in (by_partition, by_layout):
+        variable = create_sharded_variable(function, 2, shape=(5, 2), dtype="float32")
+        assert (variable.numpy() == counting((5, 2))).all()
+    assert seen == [((3, 2), [0, 0]), ((2, 2), [3, 0])] * 2
     for part in seen:
-        assert (
-            isinstance(part, tuple)
-            and part._fields == ("shape", "offset")
-            and type(part.offset) is list
-        )
+        assert part._fields == ("shape", "offset") and type(part.offset) is list
         assert part._asdict() == {"shape": part.shape, "offset": part.offset}
         # Initializers take it as they gave it, and a Region, which has the same fields.
         region = sv.Region(part.offset, part.shape)

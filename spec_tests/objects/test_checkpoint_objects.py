@@ -74,9 +74,7 @@ def cuts(draw: st.DrawFn, rows: int) -> list[int]:
     return [int(size) for size in np.diff([0, *places, rows])]
 
 
-@settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data(), st.integers(0, 13), st.sampled_from([(), (2,), (3, 0)]))
 def test_any_layout_is_restored_into_any_other(
     tmp_path: Path, data: Any, rows: int, row_shape: tuple[int, ...]

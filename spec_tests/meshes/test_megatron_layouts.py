@@ -10,7 +10,6 @@ from shardvar.layout.meshes import (
     Layout,
     from_rank_offsets,
     megatron,
-    named_sharding,
     padded_vocabulary,
     pipeline_layers,
     replica_id,
@@ -258,14 +257,6 @@ def test_a_vocabulary_that_does_not_divide_is_refused(case: Case) -> None:
         vocabulary_range(case["vocab"], 0, case["world"])
     with pytest.raises(LayoutError, match="padded_vocabulary"):
         megatron((case["vocab"], 4), Mesh((case["world"],), ("tp",)), "vocabulary")
-
-
-def test_a_weight_without_layers_is_a_named_sharding() -> None:
-    """Column and row parallelism cut as JAX does by the axis tp."""
-    mesh = Mesh((2, 3), ("dp", "tp"))
-    assert megatron((6, 9), mesh, "column") == named_sharding((6, 9), mesh, ("tp",))
-    assert megatron((6, 9), mesh, "row") == named_sharding((6, 9), mesh, (None, "tp"))
-    assert megatron((6, 9), mesh) == named_sharding((6, 9), mesh, ())
 
 
 def test_axes_that_are_left_out_have_one_device() -> None:

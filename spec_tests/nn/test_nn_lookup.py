@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
@@ -56,7 +56,6 @@ def test_a_scalar_id_gives_one_row_and_a_plain_variable_is_looked_up_alike() -> 
     assert row.shape == () and row == 6.0
 
 
-@settings(deadline=None)
 @given(tables(), st.data())
 def test_only_the_rows_that_are_returned_cross_between_devices(
     table: Table, data: st.DataObject
@@ -73,7 +72,6 @@ def test_only_the_rows_that_are_returned_cross_between_devices(
     assert set(ledger.operations) <= {"embedding_lookup"}
 
 
-@settings(deadline=None)
 @given(tables(), st.data())
 def test_an_id_out_of_range_is_named_and_nothing_moves(table: Table, data: st.DataObject) -> None:
     wrong = data.draw(st.one_of(st.integers(-(2**40), -1), st.integers(table.rows, 2**40)))
@@ -87,7 +85,6 @@ def test_an_id_out_of_range_is_named_and_nothing_moves(table: Table, data: st.Da
     assert ledger.nbytes == 0
 
 
-@settings(deadline=None)
 @given(tables(row_shape=(2, 2)), st.floats(0, 4), st.data())
 def test_max_norm_shortens_the_rows_that_are_longer_and_keeps_the_bits_of_others(
     table: Table, max_norm: float, data: st.DataObject
@@ -159,7 +156,6 @@ def test_a_max_norm_that_is_no_number_is_refused(max_norm: object) -> None:
         embedding_lookup(Variable([1]), [0], 1.0)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 20), st.integers(1, 6))
 def test_a_table_cut_by_mod_is_the_same_table_once_converted(rows: int, num_shards: int) -> None:
     """R-MOD-1."""
@@ -216,7 +212,6 @@ def sparse(
     )
 
 
-@settings(deadline=None)
 @given(tables(row_shape=(2,)), COMBINERS, st.data())
 def test_safe_lookups_prune_and_fill(table: Table, combiner: str, data: st.DataObject) -> None:
     ids, weights = data.draw(bags(table.rows, low=-2))
@@ -234,7 +229,6 @@ def test_safe_lookups_prune_and_fill(table: Table, combiner: str, data: st.DataO
     assert np.allclose(found, expected, atol=1e-5)
 
 
-@settings(deadline=None)
 @given(tables(row_shape=(2,)), COMBINERS, st.data())
 def test_the_layout_does_not_change_a_bit(table: Table, combiner: str, data: st.DataObject) -> None:
     """With ``compat="tf"``, rows of ids behind the last that has any are left out."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardvar.errors import ArgumentError, OutOfRange
@@ -48,7 +48,6 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(deadline=None)
 @given(cases())
 def test_the_layout_does_not_change_a_bit(case: dict[str, Any]) -> None:
     whole = case | {name: Variable(np.asarray(case[name])) for name in ("weights", "biases")}
@@ -70,7 +69,6 @@ def test_only_the_rows_of_labels_and_samples_move() -> None:
     assert ledger.nbytes == 3 * (8 + 1) * 4
 
 
-@settings(deadline=None)
 @given(st.integers(1, 200), st.integers(0, 2**62), st.data())
 def test_the_sampler_draws_distinct_classes_and_its_seed_decides_which(
     range_max: int, seed: int, data: st.DataObject

@@ -74,7 +74,7 @@ def cuts(draw: st.DrawFn, rows: int) -> list[int]:
     return [int(size) for size in np.diff([0, *places, rows])]
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data(), st.integers(0, 13), st.sampled_from([(), (2,), (3, 0)]))
 def test_any_layout_is_restored_into_any_other(
     tmp_path: Path, data: Any, rows: int, row_shape: tuple[int, ...]
@@ -288,13 +288,11 @@ def test_shards_and_names_that_cannot_be_kept_apart_are_refused(tmp_path: Path) 
         sv.Checkpoint(w=w).read(tmp_path / "model")
 
 
-@settings(deadline=None)
 @given(st.lists(st.text(min_size=1), max_size=4).map(tuple))
 def test_keys_are_read_back_as_the_paths_that_they_were_made_of(path: tuple[str, ...]) -> None:
     assert split_key(key_of(path)) == (path, VARIABLE_VALUE)
 
 
-@settings(deadline=None)
 @given(st.text("./SA", max_size=8))
 def test_what_is_no_key_is_no_path(text: str) -> None:
     """A path is only found where the key is the one that the path has."""
@@ -314,7 +312,7 @@ def test_graphs_that_break_their_own_law_are_refused(tmp_path: Path) -> None:
             sv.Checkpoint(w=sv.Variable(1.0)).read(tmp_path / f"{number}")
 
 
-@settings(deadline=None, max_examples=200 // stride(8))
+@settings(max_examples=200 // stride(8))
 @given(
     st.lists(
         st.tuples(

@@ -94,7 +94,7 @@ def test_the_remedy_of_that_error_continues_the_series(tmp_path: Path) -> None:
     assert report.path == str(tmp_path / "ckpt-3")
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_state_file_that_is_cut_anywhere_never_means_that_there_is_nothing(
     tmp_path: Path, data: Any

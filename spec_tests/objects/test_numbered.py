@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
@@ -184,7 +184,6 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 SECONDS = st.floats(allow_nan=False, allow_infinity=False)
 
 
-@settings(deadline=None)
 @given(TEXT, st.lists(st.tuples(TEXT, SECONDS), max_size=4), st.booleans(), SECONDS)
 def test_a_state_is_read_as_it_was_written(
     newest: str, kept: list[tuple[str, float]], timed: bool, last: float

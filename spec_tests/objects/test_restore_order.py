@@ -122,7 +122,7 @@ def grown(draw: st.DrawFn, value: float) -> list[Trackable]:
     return [*inner, *leaves]
 
 
-@settings(deadline=None, max_examples=80 // stride(2))
+@settings(max_examples=80 // stride(2))
 @given(st.data())
 def test_any_order_of_restores_and_attachments_ends_as_in_tensorflow(data: Any) -> None:
     """Checkpoints of drawn graphs are restored into drawn objects, which are attached to each other

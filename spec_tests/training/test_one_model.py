@@ -96,7 +96,7 @@ def strategies() -> list[Strategy]:
 
 @pytest.mark.parametrize(
     "make_optimizer",
-    [optimizers.SGD, optimizers.Adagrad, optimizers.Adam],
+    [optimizers.Adagrad, optimizers.Adam],
     ids=lambda o: o.__name__,
 )
 def test_one_model_unchanged_trains_alike_under_every_strategy(

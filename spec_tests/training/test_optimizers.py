@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
@@ -44,7 +44,6 @@ def apply(optimizer: Optimizer, variable: Any, whole: Any) -> None:
     )
 
 
-@settings(deadline=None)
 @given(tables(), st.sampled_from(sorted(MAKERS)), st.sampled_from(COMPATS), st.data())
 def test_steps_on_shards_are_the_steps_on_the_whole_bit_for_bit(
     table: Table, name: str, compat: str, data: st.DataObject
@@ -251,7 +250,6 @@ def test_slots_do_not_move_and_of_a_sparse_gradient_only_its_rows_do() -> None:
     assert set(ledger.operations) == {"apply_gradients"}
 
 
-@settings(deadline=None)
 @given(ANY, st.data())
 def test_on_an_error_no_variable_and_no_slot_has_changed(
     optimizer: Optimizer, data: st.DataObject
@@ -342,7 +340,6 @@ def test_minimize_takes_a_list_or_an_object_with_variables_and_goes_down() -> No
     )
 
 
-@settings(deadline=None)
 @given(tables(), st.sampled_from(sorted(MAKERS)), st.sampled_from(COMPATS), st.data())
 def test_variables_of_a_users_own_class_are_trained_and_take_slots(
     table: Table, name: str, compat: str, data: st.DataObject

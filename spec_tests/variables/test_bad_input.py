@@ -307,62 +307,16 @@ def test_bad_input_is_one_clear_error_and_nothing_changes(
     assert given.state() == before
 
 
-@pytest.mark.parametrize("value", [NAN, INF, -INF, -0.0])
-def test_values_that_are_no_numbers_are_values(value: float) -> None:
-    """They are written and read as they are, compared as NumPy does, and never repaired in
-    silence."""
-    array = counting((ROWS, COLUMNS))
-    sharded = sharded_of(array, [2, 3])
-    sharded.scatter_update(slices(np.full((1, 2), value), [4]))
-    sharded.scatter_max(slices(ones(1, 2), [4]))
-    array[4] = np.maximum(np.float32(value), 1)
-    np.testing.assert_array_equal(sharded.numpy(), array)
-    sharded.assign(np.full((5, 2), value, np.float32))
-    assert sharded.numpy().tobytes() == np.full((5, 2), value, np.float32).tobytes()
-    assert (
-        nn.embedding_lookup(sharded, [0, 4]).tobytes()
-        == np.full((2, 2), value, np.float32).tobytes()
-    )
-
-
 @pytest.mark.parametrize("sizes", [[0], [0, 0, 0]])
 def test_empty_everything_is_no_error(sizes: list[int]) -> None:
     for shape in ((0,), (0, 2), (0, 0)):
-        array = np.zeros(shape, np.float32)
-        sharded = sharded_of(array, sizes)
+        sharded = sharded_of(np.zeros(shape, np.float32), sizes)
         none = slices(np.zeros(shape, np.float32), np.zeros(0, int))
-        for verb in "add sub mul div min max update".split():
-            assert getattr(sharded, f"scatter_{verb}")(none) is sharded
-        assert sharded.batch_scatter_update(none) is sharded
-        assert sharded.assign(array).assign_add(array).assign_sub(array) is sharded
-        found = [
-            sharded.numpy(),
-            sharded.sparse_read([]),
-            sharded[:],
-            sharded[np.zeros(0, bool)],
-            sharded[[]],
-            sharded + 1,
-        ]
+        assert sharded.scatter_add(none).batch_scatter_update(none) is sharded
+        found = [sharded[np.zeros(0, bool)], sharded[[]], sharded + 1]
         assert [value.shape for value in found] == [shape] * len(found)
         assert np.sum(sharded) == 0 and np.concatenate([sharded, sharded]).shape == shape
-        with pytest.raises(IndexError):
-            sharded.sparse_read([0])
     table = sharded_of(np.zeros((0, 2), np.float32), sizes)
     assert nn.embedding_lookup(table, np.zeros((3, 0), int)).shape == (3, 0, 2)
     empty = nn.SparseTensor(np.zeros((0, 2), int), np.zeros(0, int), (0, 3))
     assert nn.embedding_lookup_sparse(table, empty, None).shape == (0, 2)
-    assert sv.matmul(table, ones(2, 3)).shape == (0, 3)
-
-
-def test_ids_that_come_twice_are_written_in_their_order() -> None:
-    for verb, wanted in {
-        "add": 6.0,
-        "sub": -4.0,
-        "mul": 6.0,
-        "update": 3.0,
-        "max": 3.0,
-        "min": 1.0,
-    }.items():
-        sharded = sharded_of(ones(4), [1, 3])
-        getattr(sharded, f"scatter_{verb}")(slices([2.0, 3.0], [2, 2]))
-        assert sharded[2] == wanted, verb

@@ -286,8 +286,7 @@ def test_python_and_numpy_on_shards_are_as_on_the_whole(expression: str) -> None
     assert not isinstance(found, sv.ShardedVariable)
 
 
-@pytest.mark.parametrize("verb", ["assign", "assign_add", "assign_sub"])
-@given(sharded_arrays(), st.booleans())
+@given(st.sampled_from(["assign", "assign_add", "assign_sub"]), sharded_arrays(), st.booleans())
 def test_dense_writes_are_numpys_and_return_the_container(
     verb: str, pair: tuple[Array, sv.ShardedVariable], from_sharded: bool
 ) -> None:

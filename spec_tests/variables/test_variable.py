@@ -21,7 +21,7 @@ from shardvar.errors import (
     OutOfRange,
     ScopeError,
 )
-from shardvar.reference.devices import Device, device_scope, track_transfers
+from shardvar.reference.devices import Device, device_scope
 from shardvar.reference.variables import (
     RefVariable,
     ResourceVariable,
@@ -257,24 +257,6 @@ def test_a_variable_is_made_on_the_current_device_or_where_another_is() -> None:
         )
     with pytest.raises(ArgumentTypeError, match="colocated_with is 3"):
         Variable(1.0, colocated_with=3)
-
-
-def test_a_callable_runs_on_the_device_where_its_value_will_live() -> None:
-    """R-INIT-3: nothing crosses when the initial value is made."""
-    device = Device("ps:0")
-    seen = []
-
-    def value() -> Any:
-        from shardvar.reference.devices import current_device
-
-        seen.append(current_device())
-        return np.zeros(3)
-
-    with track_transfers() as ledger:
-        Variable(value, device=device)
-        assert seen == [device] and ledger.nbytes == 0
-        Variable(np.zeros(3), device=device)
-        assert ledger.nbytes == 24
 
 
 def test_a_kind_of_variable_of_ones_own_needs_five_things() -> None:

@@ -265,6 +265,7 @@ def test_gather_parts_is_indexing_of_their_concatenation_and_one_message_from_ea
     assert {row.source: (row.nbytes, row.messages) for row in ledger.transfers} == expected
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("order", ["any", "ascending", "one part"])
 @pytest.mark.parametrize("num_parts", [1, 3, 9])
 def test_many_rows_of_many_parts_which_two_threads_gather_are_those_of_the_whole(

@@ -16,11 +16,11 @@ from shardvar.layout.meshes import (
     Shard,
     StridedShard,
     dtensor,
-    parameter_servers,
     plan_redistribution,
 )
 from shardvar.layout.meshes.dtensor import DTensorPlacement
 from shardvar.reference.devices import Device
+from spec_tests.helpers.thoroughness import stride
 
 R = Replicate()
 CUTS: tuple[DTensorPlacement, ...] = (R, Shard(0), Shard(1), StridedShard(0, 3))
@@ -39,15 +39,15 @@ def lists(parts: Any) -> list[list[Any]]:
 
 
 def test_every_element_ends_where_it_must_and_the_ledger_counts_the_plan() -> None:
-    """From every layout to every other on small meshes: the arrays of the target, the plan's bytes
-    and messages."""
+    """From layouts to others on small meshes: the arrays of the target, the plan's bytes and
+    messages."""
     for shape, mesh in product(((5, 3), (2, 4)), ((1,), (3,), (2, 2), (3, 2))):
         whole = np.arange(np.prod(shape), dtype=np.int16).reshape(shape)
         layouts = [
             dtensor(shape, sv.Mesh(mesh), placements)
             for placements in product(CUTS, repeat=len(mesh))
         ]
-        for source, target in product(layouts, layouts):
+        for source, target in [*product(layouts, layouts)][:: stride(5)]:
             with sv.track_transfers() as ledger:
                 result = sv.redistribute(parts_of(whole, source), source, target)
             assert lists(result) == lists(parts_of(whole, target))
@@ -69,6 +69,7 @@ def test_the_ledger_counts_each_pair_of_devices() -> None:
     }
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("op", ["sum", "avg", "min", "max"])
 @pytest.mark.parametrize("after", list(product((R, Shard(0), Shard(1)), repeat=2)), ids=str)
 def test_terms_become_values_by_the_named_reduction(
@@ -130,19 +131,6 @@ def test_a_device_that_is_too_small_is_full_before_anything_moves() -> None:
         sv.redistribute(parts_of(np.zeros((8, 4)), source), source, target, devices=devices)
     assert ledger.nbytes == 0
     assert [device.used for device in devices] == [0, 0]
-
-
-def test_servers_of_another_number_get_their_rows() -> None:
-    """Elastic: the third of three servers gives its rows to the fourth and the fifth, who held
-    nothing."""
-    whole = np.arange(26).reshape(13, 2)
-    three, five = (parameter_servers((13, 2), sv.Mesh((count,))) for count in (3, 5))
-    assert lists(sv.redistribute(parts_of(whole, three), three, five)) == lists(
-        parts_of(whole, five)
-    )
-    assert lists(sv.redistribute(parts_of(whole, five), five, three)) == lists(
-        parts_of(whole, three)
-    )
 
 
 def test_the_values_that_are_given_are_not_changed_and_not_shared() -> None:

@@ -39,10 +39,6 @@ def test_every_spelling_of_a_c_type_has_a_name(character: str) -> None:
     assert dtypes.dtype_name(dtype.newbyteorder(">")) == dtype.name
 
 
-def test_big_endian_extended_types_have_names_too() -> None:
-    assert dtypes.dtype_name(np.dtype(ml_dtypes.bfloat16).newbyteorder(">")) == "bfloat16"
-
-
 def test_bytes_and_objects_are_strings() -> None:
     assert [dtypes.dtype_name(np.dtype(text)) for text in ("S5", "S", "O")] == ["string"] * 3
     assert dtypes.numpy_dtype("string") == np.dtype(object)
@@ -173,13 +169,11 @@ def test_every_spelling_of_a_dtype_in_numpy_means_it_wherever_a_dtype_is_taken(
         assert sv.layers.Embedding(2, 1, dtype=given).embeddings.dtype == expected
 
 
-NUMERIC = [
-    (name, given) for name, all_of in SPELLINGS.items() for given in all_of if name != "string"
-]
-
-
-@pytest.mark.parametrize(("name", "given"), NUMERIC)
-def test_a_reshard_casts_to_every_spelling(tmp_path: Path, name: str, given: Any) -> None:
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [("int32", ">i4"), ("float16", "half"), ("float64", float), ("bfloat16", ml_dtypes.bfloat16)],
+)
+def test_a_reshard_casts_to_a_dtype_in_any_spelling(tmp_path: Path, name: str, given: Any) -> None:
     sv.save(tmp_path / "a", {"x": np.zeros(3, np.int8)})
     sv.reshard(tmp_path / "a", tmp_path / "b", cast={"*": given})
     assert sv.load(tmp_path / "b")["x"].dtype == dtypes.numpy_dtype(name)

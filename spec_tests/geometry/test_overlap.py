@@ -47,6 +47,7 @@ def all_pairs(a: Regions, b: Regions) -> list[tuple[int, int]]:
     ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("slack", "batch"), [(8, 1 << 20), (0, 1 << 20), (0, 5), (1, 3)])
 @pytest.mark.parametrize("rank", [0, 1, 2, 3, 4])
 def test_every_overlapping_pair_is_found_once(
@@ -125,6 +126,7 @@ def shuffled(regions: Regions) -> Regions:
     return regions[0][order], regions[1][order]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("make_a", "make_b", "factor"),
     [

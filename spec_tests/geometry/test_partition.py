@@ -137,12 +137,6 @@ def test_a_part_of_another_rank_is_refused() -> None:
         Partition((3,), (Region((0, 0), (3, 1)),))
 
 
-def test_a_hole_is_not_hidden_by_an_overlap_of_the_same_size() -> None:
-    """Sizes that add up prove nothing while parts overlap."""
-    with pytest.raises(LayoutError, match="overlap"):
-        Partition((4,), (Region((0,), (2,)), Region((1,), (2,))))
-
-
 def test_more_parts_than_rows_and_no_rows_and_no_axes() -> None:
     assert [part.shape for part in Partition.from_counts((2, 3), (4, 1))] == [
         (1, 3),
@@ -195,11 +189,3 @@ def test_a_spec_is_a_named_tuple() -> None:
 def test_a_spec_is_made_of_integers(arguments: Any) -> None:
     with pytest.raises(ArgumentError, match="integer"):
         PartitionSpec(**arguments)
-
-
-def test_ten_thousand_parts_are_proven_and_a_hole_among_them_is_named() -> None:
-    parts = [Region((row,), (1,)) for row in range(10_000)]
-    assert len(Partition((10_000,), tuple(parts))) == 10_000
-    del parts[7_777]
-    with pytest.raises(LayoutError, match=r"no part holds \[7777:7778\]"):
-        Partition((10_000,), tuple(parts))

@@ -48,8 +48,8 @@ def part_sizes(counts: Sequence[int], shape: Sequence[int], dtype: str, axis: in
 
 
 def test_the_worked_example_of_rfc_000() -> None:
-    """R-PART-3: users in 10 parts of 240 MB, items in 3 of 80 MB, the dense layers not
-    partitioned."""
+    """R-PART-3: "user_embedding is partitioned to 10 shards" of 240 MB, items in 3 of 80 MB, the
+    dense layers not."""
     partitioner = min_max_variable_partitioner(max_partitions=10, min_slice_size=64 << 20)
     shapes = [(600000, 1000), (60000, 1000), (2000, 100), (100,), (100, 1), (1,)]
     assert [partitioner(shape, np.float32)[0] for shape in shapes] == [10, 3, 1, 1, 1, 1]

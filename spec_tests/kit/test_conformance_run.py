@@ -143,21 +143,10 @@ def test_declared_failures_are_expected_and_unexpected_passes_fail(tmp_path: Pat
 
 def test_what_is_declared_to_be_broken_in_some_runs_fails_none(tmp_path: Path) -> None:
     (tmp_path / "known.txt").write_text("R-READ-1 sometimes: files have random names\n")
-    for adapter in (f"{WRONG}:Unstitched", NUMPY):
-        done = judge(
-            tmp_path,
-            adapter,
-            "-q",
-            "-k",
-            "R-READ-1 and not R-READ-1-",
-            "--expected-failures",
-            "known.txt",
-        )
-        assert (
-            done.returncode == 0
-            and "1 broken in some runs" in done.stdout
-            and "random names" in done.stdout
-        )
+    known = ("-q", "-k", "R-READ-1 and not R-READ-1-", "--expected-failures", "known.txt")
+    done = judge(tmp_path, f"{WRONG}:Unstitched", *known)
+    assert done.returncode == 0
+    assert "1 broken in some runs" in done.stdout and "random names" in done.stdout
 
 
 def test_the_adapter_of_the_page_is_judged_as_the_page_says(tmp_path: Path) -> None:
@@ -206,34 +195,16 @@ def test_rules_are_judged_in_several_processes_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--pyargs", "shardvar.conformance"], "none was given. Add --adapter package.module:Name"),
-        (
-            [
-                "--pyargs",
-                "shardvar.conformance",
-                "--adapter",
-                NUMPY,
-                "--conformance-json",
-                "no/a.json",
-            ],
-            "does not exist",
-        ),
-        (
-            [
-                "--pyargs",
-                "shardvar.conformance",
-                "--adapter",
-                NUMPY,
-                "--expected-failures",
-                "no.txt",
-            ],
-            "no.txt",
-        ),
+        ((), "none was given. Add --adapter package.module:Name"),
+        (("--adapter", NUMPY, "--conformance-json", "no/a.json"), "does not exist"),
+        (("--adapter", NUMPY, "--expected-failures", "no.txt"), "no.txt"),
     ],
     ids=["adapter", "report", "declarations"],
 )
-def test_wrong_usage_is_told_in_a_sentence(tmp_path: Path, arguments: list[str], told: str) -> None:
-    done = run(tmp_path, *arguments)
+def test_wrong_usage_is_told_in_a_sentence(
+    tmp_path: Path, arguments: tuple[str, ...], told: str
+) -> None:
+    done = run(tmp_path, *KIT, *arguments)
     assert done.returncode == 4 and told in done.stderr and "Traceback" not in done.stderr
 
 

@@ -193,17 +193,6 @@ def test_checkpoints_of_many_shards_are_saved_and_loaded(
         t.assert_matches_oracle(value, tensors[key])
 
 
-def test_layouts_have_more_than_ten_shards_and_empty_ones() -> None:
-    looked = settings(
-        phases=[Phase.generate, Phase.shrink], database=None, derandomize=True, max_examples=100
-    )
-    assert len(find(t.layouts(), lambda sizes: len(sizes) > 10, settings=looked)) == 11
-    assert find(t.layouts(), lambda sizes: 0 in sizes[:-1] and sizes[-1] > 0, settings=looked) == [
-        0,
-        1,
-    ]
-
-
 def test_a_snapshot_shows_a_later_write_and_what_is_overwritten() -> None:
     memory = np.array([1.0, 2.0])
     view, copy = t.Snapshot.of(memory[:1]), t.Snapshot.of(memory[:1].copy())
@@ -260,6 +249,7 @@ def test_a_failure_shows_the_line_of_the_test_and_nothing_of_the_comparison(tmp_
         (np.array([b"a", b"b"], object), np.array([b"a", b"c"], object), r"at \[1\]"),
         (np.array([np.nan]), np.array([1.0]), "is nan"),
         (np.array([1.0]), np.array([1.0 + 4 * 2.0**-52]), "is 1.0"),
+        (np.nextafter([1.0], 2), np.array([1.0]), "is 1.0"),
     ],
 )
 def test_the_first_difference_is_named(actual: Any, expected: Any, told: str) -> None:
@@ -273,6 +263,7 @@ def test_what_is_equal_is_equal() -> None:
     t.assert_matches_oracle(np.array([1.0]), [1.0 + 4 * 2.0**-52], ulps=4)
     t.assert_matches_oracle(np.array([b"a"], object), np.array([b"a"], object))
     assert t.difference(np.zeros((2, 0)), np.zeros((2, 0))) is None
+    assert t.difference(np.nextafter([1.0], 2), np.array([1.0])) is not None
 
 
 class Lossy(t.ShardedVariableMachine):
@@ -442,6 +433,8 @@ def test_the_oracle_allows_a_tolerance() -> None:
     """As ``numpy.allclose``; without one, values differ by nothing."""
     came, must = np.array([1.001, 0.0], np.float32), np.array([1.0, 1e-9], np.float32)
     t.assert_matches_oracle(came, must, rtol=1e-2, atol=1e-6)
+    t.assert_matches_oracle(came[:1], must[:1], rtol=1e-2)
+    t.assert_matches_oracle(came[1:], must[1:], atol=1e-6)
     for tolerance in ({}, {"rtol": 1e-2}, {"atol": 1e-6}, {"rtol": 1e-4, "atol": 1e-6}):
         with pytest.raises(AssertionError, match=r"is .* where the oracle says"):
             t.assert_matches_oracle(came, must, **tolerance)
@@ -450,17 +443,6 @@ def test_the_oracle_allows_a_tolerance() -> None:
     for wrong in (-1.0, np.nan, np.inf, "much"):
         with pytest.raises(sv.errors.ArgumentError, match="atol is"):
             t.assert_matches_oracle(came, came, atol=wrong)  # type: ignore[arg-type]
-
-
-def test_a_relative_tolerance_alone_and_an_absolute_one_alone_are_enough() -> None:
-    """Without either, every bit counts."""
-    right, near = np.array([1.0, 0.0, 100.0]), np.array([1.0, 0.0, 100.5])
-    assert t.difference(near, right, rtol=0.01) is None
-    assert t.difference(near, right, atol=0.6) is None
-    for options in ({}, {"rtol": 0.001}, {"atol": 0.4}):
-        assert "100.5 at [2]" in str(t.difference(near, right, **options))
-    assert t.difference(np.nextafter(right, np.inf), right) is not None
-    assert t.difference(np.nextafter(right, np.inf), right, ulps=1) is None
 
 
 def test_norms_keep_their_axes_so_that_rows_can_be_divided_by_them() -> None:

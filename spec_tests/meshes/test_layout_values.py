@@ -42,17 +42,6 @@ def test_an_order_of_devices_moves_their_coordinates() -> None:
         assert mesh.coordinates()[device].tolist() == plain.coordinates()[place].tolist()
 
 
-def test_an_order_of_devices_moves_their_regions() -> None:
-    layout = dtensor((8,), Mesh((4,), devices=(3, 1, 2, 0)), [Shard(0)])
-    assert [str(layout.regions(device)[0]) for device in (3, 1, 2, 0)] == [
-        "[0:2]",
-        "[2:4]",
-        "[4:6]",
-        "[6:8]",
-    ]
-    assert layout.replicas == ((3,), (1,), (2,), (0,))
-
-
 def test_axes_are_found_by_name_and_by_position() -> None:
     mesh = Mesh([2, np.int64(3)], ["dp", "tp"])
     assert (mesh.axis("tp"), mesh.axis(0), mesh.axis(-1)) == (1, 0, 1)
@@ -102,28 +91,13 @@ def test_what_a_mesh_does_not_have_is_refused() -> None:
         Mesh((2,)).axis("x")
 
 
-def test_columns_are_the_regions() -> None:
-    layout = dtensor((9, 4), Mesh((2, 2)), [StridedShard(0, 3), Shard(1)])
-    rows = [
-        (device, region.offset, region.shape)
-        for device in range(4)
-        for region in layout.regions(device)
-    ]
-    assert rows == [
-        (device, tuple(offset), tuple(extent))
-        for device, offset, extent in zip(
-            layout.device.tolist(), layout.offset.tolist(), layout.extent.tolist(), strict=True
-        )
-    ]
-    with pytest.raises(ValueError, match="read-only"):
-        layout.offset[0] = 1
-
-
-def test_a_column_that_is_given_is_copied() -> None:
+def test_a_column_that_is_given_is_copied_and_read_only() -> None:
     device = np.array([0, 1])
     layout = Layout((2,), Mesh((2,)), "by hand", device, np.array([[0], [1]]), np.array([[1], [1]]))
     device[0] = 1
     assert layout.device.tolist() == [0, 1]
+    with pytest.raises(ValueError, match="read-only"):
+        layout.offset[0] = 1
 
 
 def columns(device: Any, offset: Any, extent: Any) -> Layout:
@@ -160,24 +134,6 @@ def test_pending_names_axes_of_the_mesh_once_and_a_reduction(pending: Any) -> No
     empty = np.zeros((0, 1), int)
     with pytest.raises(ArgumentError):
         Layout((4,), Mesh((2,)), "by hand", np.zeros(0, int), empty, empty, pending)
-
-
-def test_replicas_hold_the_same_regions_in_the_same_order() -> None:
-    """Every device is in one group; two devices are in one group exactly if their regions are
-    equal."""
-    for placements in (
-        [Shard(0), Replicate()],
-        [Shard(0), Shard(0)],
-        [StridedShard(0, 2), Partial()],
-    ):
-        layout = dtensor((3, 2), Mesh((2, 3)), placements)
-        group_of = {
-            device: number for number, group in enumerate(layout.replicas) for device in group
-        }
-        assert sorted(group_of) == list(range(6))
-        for a in range(6):
-            for b in range(6):
-                assert (group_of[a] == group_of[b]) == (layout.regions(a) == layout.regions(b))
 
 
 def test_the_same_regions_in_another_order_are_not_replicas() -> None:
@@ -232,16 +188,6 @@ def test_a_layout_says_its_shape_its_mesh_what_is_pending_and_its_rule() -> None
         "<Layout of (7, 4) on the mesh (dp=2, tp=2), sum pending over axis 0: "
         "DTensor placements, from left to right (torch 2.13)>"
     )
-
-
-def test_a_mesh_is_a_mesh() -> None:
-    with pytest.raises(ArgumentTypeError, match=r"Give sv\.Mesh"):
-        dtensor((4,), (2,), [Shard(0)])  # type: ignore[arg-type]  # the subject of the test
-
-
-def test_the_face_has_the_names() -> None:
-    assert sv.Mesh is Mesh
-    assert sv.layouts.Layout is Layout
 
 
 def test_the_text_of_a_layout_lists_groups_and_their_regions() -> None:

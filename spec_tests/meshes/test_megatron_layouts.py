@@ -10,7 +10,6 @@ from shardvar.layout.meshes import (
     Layout,
     from_rank_offsets,
     megatron,
-    named_sharding,
     padded_vocabulary,
     pipeline_layers,
     replica_id,
@@ -148,9 +147,6 @@ def test_fields_that_describe_no_part_of_the_tensor_are_refused(
         (8, 2, {}, [[(0, 4)], [(4, 8)]]),
         (9, 3, {"num_layers_in_first_pipeline_stage": 1}, [[(0, 1)], [(1, 5)], [(5, 9)]]),
         (9, 3, {"num_layers_in_last_pipeline_stage": 3}, [[(0, 3)], [(3, 6)], [(6, 9)]]),
-        (3, 2, {"num_layers_in_first_pipeline_stage": 1, "num_layers_in_last_pipeline_stage": 2}, [[(0, 1)], [(1, 3)]]),
-        (4, 3, {"account_for_embedding_in_pipeline_split": True, "account_for_loss_in_pipeline_split": True},
-         [[(0, 1)], [(1, 3)], [(3, 4)]]),
         (1, 3, {"account_for_embedding_in_pipeline_split": True, "account_for_loss_in_pipeline_split": True},
          [[(0, 0)], [(0, 1)], [(1, 1)]]),
         (8, 2, {"num_layers_in_first_pipeline_stage": 2, "virtual_pipeline_model_parallel_size": 2},
@@ -174,13 +170,8 @@ def test_stages_of_a_pipeline_hold_the_layers_that_they_are_given(
 @pytest.mark.parametrize(
     ("layers", "stages", "arguments"),
     [
-        (7, 2, {}),
-        (0, 2, {}),
         (8, 2, {"virtual_pipeline_model_parallel_size": 0}),
-        (8, 2, {"virtual_pipeline_model_parallel_size": 3}),
-        (8, 2, {"num_layers_in_first_pipeline_stage": 0}),
         (8, 3, {"num_layers_in_first_pipeline_stage": 9}),
-        (8, 1, {"num_layers_in_first_pipeline_stage": 4, "num_layers_in_last_pipeline_stage": 4}),
         (
             8,
             2,
@@ -191,14 +182,7 @@ def test_stages_of_a_pipeline_hold_the_layers_that_they_are_given(
             1,
             {"account_for_loss_in_pipeline_split": True, "virtual_pipeline_model_parallel_size": 3},
         ),
-        (1, 3, {"account_for_embedding_in_pipeline_split": True}),
         (4, 2, {"pipeline_model_parallel_layout": "Et|tL"}),
-        (
-            2,
-            2,
-            {"pipeline_model_parallel_layout": "Et|tL", "virtual_pipeline_model_parallel_size": 2},
-        ),
-        (2, 2, {"pipeline_model_parallel_layout": "t|EtL"}),
         (2, 2, {"pipeline_model_parallel_layout": "Et|xtL"}),
         (2, 2, {"pipeline_model_parallel_layout": "E(t*9999999)*9999999L"}),
         (2, 2, {"pipeline_model_parallel_layout": "E((t)*99999|)*99999L"}),
@@ -273,14 +257,6 @@ def test_a_vocabulary_that_does_not_divide_is_refused(case: Case) -> None:
         vocabulary_range(case["vocab"], 0, case["world"])
     with pytest.raises(LayoutError, match="padded_vocabulary"):
         megatron((case["vocab"], 4), Mesh((case["world"],), ("tp",)), "vocabulary")
-
-
-def test_a_weight_without_layers_is_a_named_sharding() -> None:
-    """Column and row parallelism cut as JAX does by the axis tp."""
-    mesh = Mesh((2, 3), ("dp", "tp"))
-    assert megatron((6, 9), mesh, "column") == named_sharding((6, 9), mesh, ("tp",))
-    assert megatron((6, 9), mesh, "row") == named_sharding((6, 9), mesh, (None, "tp"))
-    assert megatron((6, 9), mesh) == named_sharding((6, 9), mesh, ())
 
 
 def test_axes_that_are_left_out_have_one_device() -> None:

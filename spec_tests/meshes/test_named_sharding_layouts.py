@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError, OutOfRange
@@ -89,15 +88,6 @@ def test_the_same_regions_are_equal_in_the_words_of_both_frameworks() -> None:
     assert both != named_sharding((8, 6), MESH, (("y", "x"),))
     unreduced = named_sharding((8, 6), MESH, ("x",), unreduced=("y",))
     assert unreduced == dtensor((8, 6), MESH, [Shard(0), Partial("sum")])
-
-
-def test_an_order_of_devices_composes_with_a_spec() -> None:
-    """A mesh whose devices are transposed, with a spec in the other order, gives the same
-    layout."""
-    transposed = Mesh((2, 3), ("y", "x"), devices=np.arange(6).reshape(3, 2).T.ravel().tolist())
-    mesh = Mesh((3, 2), ("x", "y"))
-    for spec in ((("x", "y"), None), (("y", "x"),), ("x", "y"), (None, "x"), ()):
-        assert named_sharding((12, 6), transposed, spec) == named_sharding((12, 6), mesh, spec)
 
 
 @pytest.mark.parametrize(

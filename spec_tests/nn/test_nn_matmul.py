@@ -5,7 +5,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardvar.errors import ArgumentError
@@ -21,7 +21,6 @@ def close(found: np.ndarray, expected: np.ndarray) -> bool:
     return found.shape == expected.shape and np.allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
-@settings(deadline=None)
 @given(tables(min_rows=0), st.integers(0, 4), MODES)
 def test_a_sharded_variable_on_the_left_gives_rows_of_the_product(
     table: Table, columns: int, mode: str
@@ -31,7 +30,6 @@ def test_a_sharded_variable_on_the_left_gives_rows_of_the_product(
     assert close(found, table.full @ b) and found.dtype == np.float32
 
 
-@settings(deadline=None)
 @given(tables(min_rows=0), st.lists(st.integers(0, 3), min_size=1, max_size=3), MODES)
 def test_a_sharded_variable_on_the_right_gives_terms_of_the_sum(
     table: Table, batch: list[int], mode: str

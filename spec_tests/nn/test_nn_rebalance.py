@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardvar.errors import ArgumentError, OutOfRange
@@ -36,7 +36,6 @@ def shard_loads(frequencies: npt.ArrayLike, rows: Ints, layout: RowLayout) -> Ar
     return np.bincount(owner, np.asarray(frequencies, np.float64), minlength=layout.num_shards)
 
 
-@settings(deadline=None)
 @given(tables(), st.integers(0, 2**31), st.booleans(), st.data())
 def test_a_rebalanced_embedding_gives_every_id_the_row_that_it_had(
     table: Table, seed: int, by_frequency: bool, data: st.DataObject
@@ -54,7 +53,6 @@ def test_a_rebalanced_embedding_gives_every_id_the_row_that_it_had(
     )
 
 
-@settings(deadline=None)
 @given(st.integers(0, 300), st.integers(0, 2**62))
 def test_a_shuffle_is_a_permutation_that_its_seed_decides(num_rows: int, seed: int) -> None:
     rows = plan_shuffled_rows(num_rows, seed)

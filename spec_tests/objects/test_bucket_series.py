@@ -65,6 +65,7 @@ def test_a_manager_of_a_url_keeps_what_a_manager_of_a_folder_keeps(tmp_path: Pat
     assert restored(bucket) == (3.0, 4)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("takes_effect", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("error", [Dead, StorageError])
 def test_a_save_that_ends_at_any_request_leaves_a_newest_checkpoint(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
@@ -64,7 +64,6 @@ def test_one_every_so_many_hours_stays_for_good(tmp_path: Path) -> None:
     )
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.floats(0, 10)), max_size=12),
     st.none() | st.integers(1, 4),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
@@ -132,6 +132,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("form", ["shardvar", "tensorflow"])
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: repr(name[:12]))
 def test_whatever_a_thing_is_called_it_is_saved_and_restored(
@@ -183,7 +184,6 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 SECONDS = st.floats(allow_nan=False, allow_infinity=False)
 
 
-@settings(deadline=None)
 @given(TEXT, st.lists(st.tuples(TEXT, SECONDS), max_size=4), st.booleans(), SECONDS)
 def test_a_state_is_read_as_it_was_written(
     newest: str, kept: list[tuple[str, float]], timed: bool, last: float

@@ -10,6 +10,7 @@ import pytest
 
 import shardvar as sv
 from shardvar.errors import UnmatchedObjects
+from shardvar.reference.variables import create_sharded_variable
 from spec_tests.helpers import paths
 
 Array = np.ndarray[Any, Any]
@@ -23,15 +24,10 @@ def table(rows: int = 13) -> Array:
 
 def model(value: Any, cut: Any, name: str = "w") -> sv.Module:
     module = sv.Module()
-    module.w = sv.ShardedVariable([sv.Variable(value)]) if cut == 1 else sharded(value, cut)
+    one = sv.ShardedVariable([sv.Variable(value)])
+    module.w = one if cut == 1 else create_sharded_variable(value, cut, name="w")
     module.b = sv.Variable(np.asarray(value)[0], name=name)
     return module
-
-
-def sharded(value: Any, cut: Any) -> Any:
-    from shardvar.reference.variables import create_sharded_variable
-
-    return create_sharded_variable(value, cut, name="w")
 
 
 def step(optimizer: Any, module: Any, backwards: bool = False) -> None:
@@ -50,6 +46,7 @@ def optimizers() -> list[Any]:
     return [kinds.Adam(0.1), kinds.SGD(0.1, momentum=0.9), kinds.Adagrad(0.1), kinds.RMSprop(0.1)]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("cut", LAYOUTS, ids=str)
 def test_training_goes_on_in_any_other_layout_as_if_it_had_not_stopped(
@@ -216,7 +213,8 @@ def test_a_checkpoint_of_keras_is_restored_into_the_same_objects() -> None:
 
 def test_slots_of_tensorflow_are_restored_into_shards() -> None:
     """The checkpoint is of one variable [3, 2] and its moments under TensorFlow 1's Adam."""
-    v, optimizer = sharded(np.zeros((3, 2), np.float32), 2), sv.optimizers.Adam(compat="v1")
+    v = create_sharded_variable(np.zeros((3, 2), np.float32), 2, name="w")
+    optimizer = sv.optimizers.Adam(compat="v1")
     status = sv.Checkpoint(v=v, opt=optimizer).restore(golden("slots_v1_adam")).expect_partial()
     optimizer.apply_gradients([(np.zeros(shard.shape, np.float32), shard) for shard in v.variables])
     with sv.open_checkpoint(golden("slots_v1_adam")) as reader:

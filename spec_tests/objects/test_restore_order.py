@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import shardvar as sv
 from shardvar.errors import UnmatchedObjects
 from shardvar.reference.tracking import ObjectGraph, Trackable
+from spec_tests.helpers.thoroughness import stride
 
 
 def saved(path: Path, **values: Any) -> Path:
@@ -121,7 +122,7 @@ def grown(draw: st.DrawFn, value: float) -> list[Trackable]:
     return [*inner, *leaves]
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80 // stride(2))
 @given(st.data())
 def test_any_order_of_restores_and_attachments_ends_as_in_tensorflow(data: Any) -> None:
     """Checkpoints of drawn graphs are restored into drawn objects, which are attached to each other

@@ -85,6 +85,7 @@ def verbs(
 VERBS = ["save", "save in the background", "write", "read", "restore", "manager"]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("inner", VERBS)
 @pytest.mark.parametrize("outer", ["save", "save in the background", "restore"])
 def test_a_state_that_saves_or_restores_what_is_under_way_fails_it(

@@ -138,17 +138,6 @@ def test_what_does_not_fit_a_tensor_is_said_of_that_tensor() -> None:
         cut_slices(tensors.whole(), (2, 3))
 
 
-def test_partitioners_are_asked_with_shape_and_dtype() -> None:
-    asked = []
-
-    def partitioner(shape: tuple[int, ...], dtype: str) -> list[int]:
-        asked.append((shape, dtype))
-        return [2]
-
-    cut_slices(TensorTable.of([("a", "float32", (6, 2)), ("b", "int8", (3,))]).whole(), partitioner)
-    assert asked == [((6, 2), "float32"), ((3,), "int8")]
-
-
 @given(tensor_tables(), st.sampled_from([1, 2, 3, (2,), lambda shape, dtype: [len(shape) + 1]]))
 def test_cutting_many_tensors_is_cutting_each_alone(tensors: TensorTable, cut: Any) -> None:
     """Tensors that are alike share their work, and nothing else."""

@@ -146,14 +146,6 @@ def test_many_holes_are_counted() -> None:
     assert error.cause.endswith(" and 12 more regions.")
 
 
-def test_more_slices_than_are_subtracted_are_still_called_incomplete(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(index, "_SUBTRACTED", 3)
-    error = find_faults(of((40,), *(((2 * n,), (1,)) for n in range(20))))["w/b"]
-    assert error.cause == "'w/b' lacks some of the 40 elements of [0:40]."
-
-
 @pytest.mark.parametrize(
     ("count", "words"), [(1024, "[{0}:{1}]"), (1025, "some of the {1} elements of [0:{1}]")]
 )
@@ -216,16 +208,6 @@ def test_a_tensor_without_elements_and_with_long_axes_is_whole_without_a_warning
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert find_faults(slices) == {}
-
-
-def test_a_hundred_thousand_slices_on_one_axis_are_looked_at_once() -> None:
-    count = 100_000
-    tensors = TensorTable.of([("t", "int8", (count, 2))])
-    offset = np.stack([np.arange(count)[::-1], np.zeros(count, int)], axis=1)
-    slices = SliceTable.of(tensors, np.zeros(count, int), offset, np.tile([1, 2], (count, 1)))
-    assert find_faults(slices) == {}
-    offset[5] = offset[6]
-    assert isinstance(find_faults(slices)["t"], OverlappingSlices)
 
 
 def test_a_tensor_without_a_slice_is_not_looked_at() -> None:

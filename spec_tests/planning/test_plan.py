@@ -15,7 +15,6 @@ from shardvar.planning.slices import SliceTable, TensorTable
 from spec_tests.helpers.hypothesis_strategies import (
     cut_tables,
     named_regions,
-    regions_in,
     table_of,
     tensor_tables,
 )
@@ -145,21 +144,6 @@ def test_a_plan_with_a_copy_less_or_a_copy_cut_short_cannot_be_made(
                     plan.targets,
                     CopyTable(plan.copies.source, plan.copies.target, plan.copies.offset, shape),
                 )
-
-
-@given(st.data())
-def test_any_part_of_a_tensor_is_planned_from_the_slices_that_hold_it(data: st.DataObject) -> None:
-    sources = data.draw(
-        cut_tables(TensorTable.of([("t", "int8", (5, 4)), ("u", "int8", (5, 4, 3))]))
-    )
-    wanted = data.draw(regions_in((5, 4)))
-    plan = plan_copies(sources, table_of(TensorTable.of([("t", "int8", (5, 4))]), [(0, wanted)]))
-    holders = {
-        row
-        for row in range(len(sources))
-        if sources.key(row) == "t" and sources.region(row).intersect(wanted)
-    }
-    assert {source for source, _, _ in copies_of(plan)} == holders
 
 
 def whole(key: str, dtype: str, shape: tuple[int, ...]) -> SliceTable:

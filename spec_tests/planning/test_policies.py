@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardvar.errors import ArgumentError, ArgumentTypeError
-from shardvar.layout import Region
 from shardvar.layout.dtypes import NAMES
 from shardvar.planning.index import find_faults
 from shardvar.planning.policies import (
@@ -178,37 +177,6 @@ def test_a_limit_is_kept_except_by_a_single_slice_that_cannot_be_cut(
                 not is_cuttable(answer.slices, row, capabilities)
                 or answer.slices.region(row).size == 1
             )
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from(["int8", "float32"]), st.integers(1, 60)), max_size=6),
-    st.integers(4, 99),
-)
-def test_a_file_is_left_only_if_not_one_more_element_fits(
-    tensors: list[tuple[str, int]], limit: int
-) -> None:
-    """R-POLICY-14. Tensors of one axis, which can be cut between any two elements."""
-    table = TensorTable.of(
-        [(f"t{n}", dtype, (size,)) for n, (dtype, size) in enumerate(tensors)]
-    ).whole()
-    answer = MaxShardSizePolicy(limit).assign(table, CUTS_NUMBERS)
-    used = answer.nbytes_of_files()
-    for file in range(1, answer.num_files):
-        head = answer.slices[int(np.flatnonzero(answer.file == file)[0])]
-        assert used[file - 1] + head.nbytes // head.region.size > limit
-
-
-def test_the_axis_that_fills_most_of_the_file_is_cut() -> None:
-    """R-POLICY-14 (RFC 001): of 100 bytes 96 are filled along the second axis, and 80 along the
-    first."""
-    table = TensorTable.of([("w", "float32", (5, 10))]).whole()
-    answer = MaxShardSizePolicy(100).assign(table, CUTS_NUMBERS)
-    assert answer.slices.region(0) == Region((0, 0), (5, 5))
-    assert answer.nbytes_of_files().tolist() == [100, 100]
-    table = TensorTable.of([("w", "int8", (10, 12))]).whole()
-    assert MaxShardSizePolicy(55).assign(table, CUTS_NUMBERS).slices.region(0) == Region(
-        (0, 0), (10, 5)
-    )
 
 
 def balanced(

@@ -41,12 +41,6 @@ def test_padding_is_taken_off_again(rows: list[tuple[int, ...]], fill: int) -> N
     assert matrix.shape == (len(rows), max(map(len, rows), default=0))
 
 
-@given(st.lists(shapes(3, 4), min_size=1, max_size=6))
-def test_padding_changes_no_size(rows: list[tuple[int, ...]]) -> None:
-    table = TensorTable.of([(str(n), "float32", shape) for n, shape in enumerate(rows)])
-    assert table.whole().nbytes.tolist() == [np.zeros(shape, np.float32).nbytes for shape in rows]
-
-
 @pytest.mark.parametrize(
     ("shape", "complaint"),
     [((1,) * 65, "65 axes"), ((2**63,), "64 bits"), ((3, 2**200), "64 bits")],

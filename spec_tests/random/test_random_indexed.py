@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardvar.errors import ArgumentError, LayoutError
@@ -55,7 +55,6 @@ def test_parts_of_integers_are_the_whole_and_lie_within_the_limits(
     assert all(low <= int(value) < high for value in whole.flat)
 
 
-@settings(max_examples=30)
 @given(st.sampled_from(DRAWS), st.sampled_from(["float32", "float64"]), st.data())
 def test_parts_meet_without_a_seam_where_blocks_of_words_end(
     draw: Any, dtype: str, data: st.DataObject
@@ -128,6 +127,7 @@ def test_large_gaps_are_jumped_over() -> None:
     assert asked == [19_003]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("draw", DRAWS)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(

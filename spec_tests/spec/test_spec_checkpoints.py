@@ -21,7 +21,6 @@ DTYPES = "uint8 int8 int64 uint64 bool float16 bfloat16 float32 float64 complex1
 sizes = st.lists(st.integers(0, 3), min_size=1, max_size=5)
 
 
-@settings(max_examples=30)
 @given(sizes, st.sampled_from(DTYPES), st.sampled_from([(), (2,), (1, 2)]), st.data())
 def test_restored_to_other_shards(
     tmp_path_factory: pytest.TempPathFactory,
@@ -69,7 +68,6 @@ def test_slots_are_restored_to_other_shards(
     assert [each.numpy().tolist() for each in came] == [each.tolist() for each in plain]
 
 
-@settings(max_examples=40)
 @given(
     st.lists(st.integers(1, 4), max_size=2),
     st.sampled_from(["whole", "drop", "overlap", "move", "stranger", "cast"]),
@@ -153,7 +151,6 @@ tensor_lists = st.lists(
 ).map(lambda rows: [(f"t{number}", *row) for number, row in enumerate(rows)])
 
 
-@settings(max_examples=60)
 @given(tensor_lists, st.integers(8, 60))
 def test_max_shard_size(tensors: Tensors, limit: int) -> None:
     """R-POLICY-4 (RFC 001): "without those shards exceeding a specified size". R-POLICY-14
@@ -196,7 +193,6 @@ def test_grouped(tensors: Tensors, data: st.DataObject) -> None:
     assert sorted(files_of(sv.ShardByDevicePolicy()(given_tensors))) == sorted(in_order(by_device))
 
 
-@settings(max_examples=40)
 @given(st.integers(2, 4), st.integers(1, 3), st.data())
 def test_restrictions(
     tmp_path_factory: pytest.TempPathFactory, rows: int, columns: int, data: st.DataObject
@@ -243,7 +239,6 @@ def test_restrictions(
         assert plain == []
 
 
-@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(
@@ -267,7 +262,6 @@ def test_balanced(tensors: Tensors, num_files: int) -> None:
     assert files_of(sv.BalancedPolicy(num_files)(given_tensors)) == in_order(plain)
 
 
-@settings(max_examples=40)
 @given(tensor_lists, st.integers(1, 60))
 def test_files_above_the_limit(
     tmp_path_factory: pytest.TempPathFactory, tensors: Tensors, limit: int
@@ -282,7 +276,6 @@ def test_files_above_the_limit(
     assert len(report.exceeding) == len(policies.exceeding(sized(tensors), files, limit))
 
 
-@settings(max_examples=40)
 @given(tensor_lists, st.integers(8, 60), st.data())
 def test_a_policy_in_the_files_of_another(
     tensors: Tensors, limit: int, data: st.DataObject
@@ -343,7 +336,6 @@ def test_what_is_asked_and_kept(
     assert len(calls) == 2
 
 
-@settings(max_examples=30)
 @given(sizes.filter(sum), st.integers(1, 4), st.booleans())
 def test_exports(
     tmp_path_factory: pytest.TempPathFactory, cut: list[int], servers: int, as_shards: bool

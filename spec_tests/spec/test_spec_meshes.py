@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
@@ -57,7 +57,6 @@ def dtensor(shape: list[int], grid: list[int], placed: list[meshes.Placement]) -
     return layouts.dtensor(shape, sv.Mesh(tuple(grid)), [in_torch(each) for each in placed])
 
 
-@settings(max_examples=60)
 @given(shapes, grids, st.data())
 def test_placements(shape: list[int], grid: list[int], data: st.DataObject) -> None:
     placed = data.draw(placements(grid, len(shape)))
@@ -66,7 +65,6 @@ def test_placements(shape: list[int], grid: list[int], data: st.DataObject) -> N
     assert len(meshes.coordinates(grid)) == len(plain)
 
 
-@settings(max_examples=60)
 @given(shapes, grids, st.data())
 def test_specs(shape: list[int], grid: list[int], data: st.DataObject) -> None:
     names = ["x", "y", "z"][: len(grid)]
@@ -91,7 +89,6 @@ def test_specs(shape: list[int], grid: list[int], data: st.DataObject) -> None:
     assert numbers(layout) == plain_numbers(plain, shape)
 
 
-@settings(max_examples=60)
 @given(
     st.lists(st.integers(0, 9), min_size=1, max_size=3),
     st.tuples(st.integers(1, 3), st.integers(1, 3)),
@@ -107,7 +104,6 @@ def test_fsdp(shape: list[int], grid: tuple[int, int], data: st.DataObject) -> N
     assert numbers(layout) == plain_numbers(meshes.fsdp(shape, grid, axis, tp_axis), shape)
 
 
-@settings(max_examples=60)
 @given(
     st.lists(st.integers(0, 9), min_size=1, max_size=3),
     st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3)),
@@ -178,7 +174,6 @@ def test_parameter_servers(shape: list[int], servers: int) -> None:
 DTYPES = "uint8 int64 float16 bfloat16 float32 float64 complex128".split()
 
 
-@settings(max_examples=60)
 @given(shapes, grids, st.sampled_from(DTYPES), st.data())
 def test_moves(shape: list[int], grid: list[int], dtype: str, data: st.DataObject) -> None:
     """R-MOVE-1 (RFC 002): "keep communication between machines small": nothing moves that need

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
@@ -94,7 +94,6 @@ INDEXED: dict[str, Callable[..., Any]] = {
 }
 
 
-@settings(max_examples=40)
 @given(st.sampled_from(sorted(LIMITS)), st.sampled_from(FLOATS), seeds, st.integers(0, 7))
 def test_stateless_draws(name: str, dtype: str, seed: int, count: int) -> None:
     plain = initial_values.TENSORFLOW[name](range(count), [seed, 3], *LIMITS[name], dtype)
@@ -116,7 +115,6 @@ def test_integers(dtype: str, seed: int, other: int) -> None:
 shapes = st.lists(st.integers(0, 3), max_size=3)
 
 
-@settings(max_examples=40)
 @given(
     st.sampled_from(sorted(LIMITS)),
     st.sampled_from(FLOATS),
@@ -135,7 +133,6 @@ def test_draws_by_index(
     assert_matches_oracle(came, must, ulps=0 if name == "uniform" else 4)
 
 
-@settings(max_examples=40)
 @given(
     st.sampled_from([*initial_values.DRAWS, *initial_values.SCALED]),
     st.lists(st.integers(1, 3), min_size=1, max_size=4),

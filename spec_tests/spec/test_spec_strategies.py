@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
@@ -138,7 +138,6 @@ def test_branches(
     assert by_reference or len({steps[number][0] for number in executed}) <= 1
 
 
-@settings(max_examples=40)
 @given(st.sampled_from(["resource", "sharded", "mirrored"]), sizes, st.data())
 def test_threads_see_one_order_of_their_operations(
     kind: str, cut: list[int], data: st.DataObject
@@ -341,7 +340,6 @@ def test_replicas_values_become_one(
     assert np.array_equal(sv.IndexedSlices(some.values, some.indices, (3,)).to_dense(), dense)
 
 
-@settings(max_examples=30)
 @given(st.sampled_from(["SGD", "Momentum", "Adam"]), MODES, sizes, st.booleans(), st.data())
 def test_steps_of_copies(
     name: str, how: str, cut: list[int], is_sparse: bool, data: st.DataObject

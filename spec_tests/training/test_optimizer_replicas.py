@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardvar.errors import ArgumentError
@@ -41,7 +41,6 @@ def mirrored(value: Any, aggregation: Any = None, sizes: list[int] | None = None
     return MirroredVariable([copy(device) for device in REPLICAS], aggregation)
 
 
-@settings(deadline=None)
 @given(
     tables(), st.sampled_from(sorted(MAKERS)), st.sampled_from(COMPATS), st.booleans(), st.data()
 )
@@ -91,6 +90,7 @@ def test_a_variable_that_aggregates_for_a_sharded_one_has_its_slots_and_its_step
     assert ledger.nbytes == 2 * 2 * 4
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("sizes", [None, [2, 0, 3], [1] * 5])
 @pytest.mark.parametrize("name", sorted(MAKERS))
 @pytest.mark.parametrize("compat", COMPATS)

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import shardvar as sv
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError, OutOfRange
 from shardvar.layout.partition import Partition
-from shardvar.reference.devices import Device
 from shardvar.reference.variables import Variable
 from shardvar.reference.variables.interface import VariableInterface
 from spec_tests.helpers.sharded_variables import (
@@ -265,21 +264,6 @@ def test_repr_names_shards_and_devices_and_reads_nothing() -> None:
     )
 
 
-UFUNCS = [np.add, np.multiply, np.maximum, np.less, np.hypot, np.floor_divide]
-
-
-@given(sharded_arrays(), st.sampled_from(UFUNCS), st.booleans())
-def test_operands_are_concatenated_for_any_ufunc(
-    pair: tuple[Array, sv.ShardedVariable], ufunc: np.ufunc, reflected: bool
-) -> None:
-    """R-CONCAT-1 (RFC 000): "This allows any Python op to accept sharded variable objects"."""
-    array, sharded = pair
-    operands = (2, sharded) if reflected else (sharded, sharded)
-    np.testing.assert_array_equal(
-        ufunc(*operands), ufunc(*(2 if x is not sharded else array for x in operands))
-    )
-
-
 @pytest.mark.parametrize(
     "expression",
     [
@@ -293,7 +277,8 @@ def test_operands_are_concatenated_for_any_ufunc(
     ],
 )  # fmt: skip
 def test_python_and_numpy_on_shards_are_as_on_the_whole(expression: str) -> None:
-    """R-VAR-1, R-CONCAT-1."""
+    """R-VAR-1. R-CONCAT-1 (RFC 000): "This allows any Python op to accept sharded variable
+    objects"."""
     array = counting((5, 2), np.int32)
     found = eval(expression, {"np": np, "s": sharded_of(array, [2, 0, 3])})  # noqa: S307 - the words above
     wanted = eval(expression, {"np": np, "s": array})  # noqa: S307
@@ -301,8 +286,7 @@ def test_python_and_numpy_on_shards_are_as_on_the_whole(expression: str) -> None
     assert not isinstance(found, sv.ShardedVariable)
 
 
-@pytest.mark.parametrize("verb", ["assign", "assign_add", "assign_sub"])
-@given(sharded_arrays(), st.booleans())
+@given(st.sampled_from(["assign", "assign_add", "assign_sub"]), sharded_arrays(), st.booleans())
 def test_dense_writes_are_numpys_and_return_the_container(
     verb: str, pair: tuple[Array, sv.ShardedVariable], from_sharded: bool
 ) -> None:
@@ -326,39 +310,3 @@ def test_gather_nd_addresses_the_first_axes(
     one = st.tuples(*(st.integers(0, extent - 1) for extent in array.shape[:depth]))
     indices = np.array(data.draw(st.lists(one, max_size=6)), int).reshape(-1, depth)
     np.testing.assert_array_equal(sharded.gather_nd(indices), array[tuple(indices.T)])
-
-
-@pytest.mark.parametrize("bad", [5, -1, 10**12, -(10**12)])
-def test_an_id_out_of_range_is_named_and_nothing_is_read_or_written(bad: int) -> None:
-    """R-ID-1: among good ids, in every operation that takes ids."""
-    array = counting((5, 2))
-    sharded = sharded_of(array, [2, 0, 3])
-    slices = sv.IndexedSlices(np.ones((3, 2), np.float32), np.array([0, 4, bad]))
-    for write in ("add", "sub", "mul", "div", "min", "max", "update"):
-        with pytest.raises(OutOfRange, match=rf"Index {bad} at \(2,\) is outside \[0, 5\)"):
-            getattr(sharded, f"scatter_{write}")(slices)
-    for read in (sharded.sparse_read, sharded.batch_scatter_update):
-        with pytest.raises(OutOfRange, match=f"Index {bad} "):
-            read(slices if read == sharded.batch_scatter_update else slices.indices)
-    with pytest.raises(OutOfRange, match=f"Index {bad} "):
-        sharded.gather_nd([[0], [bad]])
-    np.testing.assert_array_equal(sharded.numpy(), array)
-
-
-def test_batch_scatter_update_in_batches_across_shards() -> None:
-    sharded = sharded_of(np.zeros((3, 2), np.float32), [1, 2])
-    slices = sv.IndexedSlices([[1.0], [2.0], [3.0]], [[0], [1], [0]])
-    assert sharded.batch_scatter_update(slices) is sharded
-    assert sharded.numpy().tolist() == [[1, 0], [0, 2], [3, 0]]
-
-
-def test_shards_on_devices_with_limits_hold_what_one_device_cannot() -> None:
-    """RFC 000: "Models with large variables (e.g, embeddings) that can't fit into one machine's
-    memory"."""
-    array = counting((30, 2))
-    devices = [Device(f"ps:{i}", memory_limit=100) for i in range(3)]
-    sharded = sv.ShardedVariable(
-        [Variable(array[i * 10 : i * 10 + 10], device=devices[i]) for i in range(3)]
-    )
-    sharded.assign(array * 2)
-    assert [device.used for device in devices] == [80] * 3 and (sharded.numpy() == array * 2).all()

@@ -55,17 +55,6 @@ def test_a_creator_may_return_a_variable_that_exists() -> None:
     assert sv.Variable(2.0) is not shared
 
 
-def test_a_creator_may_change_arguments() -> None:
-    """R-CREATE-1 (RFC 003): "changing some arguments to the base constructor"."""
-    with sv.variable_creator_scope(
-        lambda next_creator, **kwargs: next_creator(
-            **kwargs | {"trainable": False, "name": "renamed"}
-        )
-    ):
-        variable = sv.Variable(1.0, name="w")
-    assert (variable.name, variable.trainable) == ("renamed", False)
-
-
 def test_a_creator_may_call_the_base_constructor_several_times() -> None:
     """R-CREATE-1 (RFC 003): "and maybe calling it multiple times"."""
 

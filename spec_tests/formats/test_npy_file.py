@@ -42,13 +42,6 @@ def test_what_numpy_saved_is_read_whole_and_in_parts(
             source.close()
 
 
-def test_an_array_in_c_order_is_read_in_place_and_mapped(tmp_path: Path) -> None:
-    np.save(tmp_path / "x.npy", np.arange(6.0).reshape(2, 3))
-    with sv.open_checkpoint(tmp_path / "x.npy") as reader:
-        assert reader.entries().plain.all()
-    assert sv.load(tmp_path / "x.npy", mmap=True)[KEY].tolist() == [[0, 1, 2], [3, 4, 5]]
-
-
 def test_nothing_guards_an_array_and_verify_says_so(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.arange(6.0))
     report = sv.verify(tmp_path / "x.npy")

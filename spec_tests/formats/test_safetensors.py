@@ -78,19 +78,6 @@ def test_what_is_written_is_read_back(
     assert not [path.name for path in directory.iterdir() if ".tmp" in path.name]
 
 
-def test_a_checkpoint_of_nothing_and_one_of_an_idle_file_are_written(tmp_path: Path) -> None:
-    storage = LocalStorage(str(tmp_path))
-    write_arrays(FORMAT, storage, "none", {})
-    assert read(tmp_path / "none.safetensors") == {}
-    write_arrays(FORMAT, storage, "some", OLD, file_of={"a": 1, "b": 4, "c": 4})
-    source = open_path(FORMAT, tmp_path / "some")
-    assert [finding for finding in findings(source) if finding.is_damage] == []
-    assert source.index.files == [
-        "some-00001-of-00002.safetensors",
-        "some-00002-of-00002.safetensors",
-    ]
-
-
 @pytest.mark.parametrize(
     ("typed", "found"),
     [

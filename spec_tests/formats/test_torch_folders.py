@@ -64,13 +64,6 @@ def test_an_item_of_another_extent_along_one_axis_names_fsdp_over_tensor_paralle
     assert ("FSDP2 over tensor parallelism" in caught.value.remedy) == is_cut_otherwise
 
 
-def test_payloads_are_aligned_and_read_in_place(tmp_path: Path) -> None:
-    sv.save(tmp_path / "ck", TENSORS, format="torch", partition={"layer*": 3})
-    with sv.open_checkpoint(tmp_path / "ck") as reader:
-        entries = reader.entries()
-    assert entries.plain.all() and not (entries.start % 64).any()
-
-
 def test_reshard_replaces_a_folder_only_if_it_is_told_to(tmp_path: Path) -> None:
     """A folder with data files and without an index too: they may be all that is left."""
     sv.save(tmp_path / "model.npz", TENSORS)

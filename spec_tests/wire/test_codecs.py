@@ -96,14 +96,6 @@ def test_masked_samples() -> None:
 # --- varints
 
 
-@given(UINT64, st.binary(), st.binary())
-def test_varints_round_trip_anywhere(value: int, before: bytes, after: bytes) -> None:
-    assert decode_varint(before + encode_varint(value) + after, len(before)) == (
-        value,
-        len(before) + len(encode_varint(value)),
-    )
-
-
 @given(st.lists(UINT64), st.binary())
 def test_varints_of_an_array_are_the_varints_of_its_values(values: list[int], after: bytes) -> None:
     encoded = encode_varints(np.array(values, np.uint64))

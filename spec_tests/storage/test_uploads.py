@@ -141,19 +141,6 @@ def load_whole(bucket: MemoryBucket, form: str) -> dict[str, Any] | None:
         return None
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_what_is_written_is_read_and_replaced(form: str) -> None:
-    """A second checkpoint takes the place of the first, and no file of the first or of the write
-    stays."""
-    bucket, only = MemoryBucket(), MemoryBucket()
-    save(bucket, form, OLD)
-    assert is_same(load(bucket, form), OLD)
-    save(bucket, form, NEW, force=True)
-    save(only, form, NEW)
-    assert is_same(load(bucket, form), NEW)
-    assert len(bucket.files) == len(only.files) and not any(".claim" in key for key in bucket.files)
-
-
 @pytest.mark.parametrize("form", sorted(set(FORMS) - {*FOLDERS}))
 def test_the_last_file_is_committed_by_one_conditional_request(form: str) -> None:
     """The index, or the only file, goes up last and in one step; nothing is uploaded under a name

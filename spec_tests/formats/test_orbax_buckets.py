@@ -16,6 +16,7 @@ import shardvar as sv
 from shardvar.errors import CorruptCheckpoint, InvalidCheckpoint, MissingExtra, StorageError
 from shardvar.formats.zarr import source as source_module
 from shardvar.storage.remote import AHEAD_NBYTES
+from spec_tests.formats.test_listing_cost import in_memory
 from spec_tests.helpers.memory_bucket import Dead, MemoryBucket, in_bucket
 from spec_tests.helpers.paths import GOLDEN
 from spec_tests.hostile import ocdbt
@@ -81,13 +82,6 @@ def write(folder: Path, arrays: Mapping[str, Any], **config: Any) -> dict[str, A
             ).result()
             opened[...] = values
     return dict(arrays)
-
-
-def in_memory(folder: Path) -> MemoryBucket:
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return MemoryBucket(
-        {f"run/{path.relative_to(folder).as_posix()}": path.read_bytes() for path in files}
-    )
 
 
 def said(path: str | Path) -> Any:

@@ -29,6 +29,7 @@ from spec_tests.helpers.format_protocol import (
     some_arrays,
     write_arrays,
 )
+from spec_tests.helpers.map_arrays import assert_same
 from spec_tests.hostile.safetensors import safetensors, tensor
 
 OPAQUE = {*PACKED_BITS, *TORCH_ONLY}
@@ -37,13 +38,6 @@ OPAQUE = {*PACKED_BITS, *TORCH_ONLY}
 Arrays = dict[str, np.ndarray[Any, Any]]
 OLD: Arrays = {"a": np.arange(4.0), "b": np.arange(3), "c": np.ones((2, 2), np.int8)}
 NEW: Arrays = {"a": -np.arange(4.0), "b": -np.arange(5), "d": np.zeros((), np.float32)}
-
-
-def assert_same(arrays: Arrays, expected: Arrays) -> None:
-    assert arrays.keys() == expected.keys()
-    for key, array in arrays.items():
-        assert (array.dtype, array.shape) == (expected[key].dtype, expected[key].shape), key
-        assert array.tobytes() == expected[key].tobytes(), key
 
 
 def read(path: Path) -> Arrays:

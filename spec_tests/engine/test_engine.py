@@ -291,34 +291,24 @@ def some_bytes(source: MemorySource, grid: str) -> Iterator[tuple[int, int, int]
 
 @pytest.mark.parametrize("writer", GUARDED, ids=str)
 @pytest.mark.parametrize("grid", GRIDS)
-def test_every_flipped_byte_is_found_in_loading(writer: MemoryWriter, grid: str) -> None:
-    source, targets = small_checkpoint(writer), grids(*GRIDS[grid])
-    load(source, targets)
-    for row, file, place in some_bytes(source, grid):
-        source.files[file][place] ^= 0x81
-        with pytest.raises(CorruptCheckpoint) as caught:
-            load(source, targets)
-        source.files[file][place] ^= 0x81
-        assert repr(source.index.entries.slices.key(row)) in str(caught.value)
-    load(source, targets)
-
-
-@pytest.mark.parametrize("writer", GUARDED, ids=str)
-@pytest.mark.parametrize("grid", ["whole", "rows", "grid"])
-def test_every_flipped_byte_is_found_in_resharding_and_nothing_is_left(
+def test_every_flipped_byte_is_found_in_loading_and_resharding_and_nothing_is_left(
     writer: MemoryWriter, grid: str
 ) -> None:
     source, targets = small_checkpoint(writer), grids(*GRIDS[grid])
-    entries = source.index.entries
-    file = np.arange(len(targets)) % 2
+    entries, file = source.index.entries, np.arange(len(targets)) % 2
+    load(source, targets)
     for row, number, place in some_bytes(source, grid):
         source.files[number][place] ^= 0x81
         storage = MemoryStorage()
-        with pytest.raises(CorruptCheckpoint) as caught:
+        with pytest.raises(CorruptCheckpoint) as loading:
+            load(source, targets)
+        with pytest.raises(CorruptCheckpoint) as writing:
             write(source, entries, targets, file, MemoryWriter(None), storage=storage)
         source.files[number][place] ^= 0x81
-        assert repr(entries.slices.key(row)) in str(caught.value)
+        for caught in (loading, writing):
+            assert repr(entries.slices.key(row)) in str(caught.value)
         assert storage.files == {}
+    load(source, targets)
 
 
 def test_an_error_names_key_region_file_and_bytes() -> None:

@@ -32,7 +32,7 @@ def test_a_golden_checkpoint_is_read_as_a_careful_reader_does(
     "path",
     [
         *("gguf/every_type/m.gguf", "keras/weights_mlp/m.weights.h5", "keras/keras_file/m.keras"),
-        *("torch_dcp/rows9_ranks2/ckpt", "torch_pt/module_state_dict/x.pt"),
+        *("torch_dcp/rows9_ranks2/ckpt", "torch_pt/module_state_dict/x.pt", "npy/c_order/x.npy"),
     ],
 )
 def test_contiguous_numbers_are_read_in_place(path: str) -> None:

@@ -4,7 +4,6 @@ writes, and no less.
 It stands for everybody who has only the page: where the two disagree, the page does not suffice.
 """
 
-import hashlib
 import json
 import shutil
 import subprocess
@@ -16,10 +15,8 @@ import numpy.typing as npt
 import pytest
 
 import shardvar as sv
-from shardvar import vectors
 from spec_tests.helpers import paths
 from spec_tests.helpers.native_checkpoints import CASES, GOLDEN
-from spec_tests.helpers.published_vectors import unpacked
 
 READER = paths.DOCS / "reader.mjs"
 NODE = shutil.which("node")
@@ -114,59 +111,6 @@ def keys_of(case: str) -> list[str] | None:
     if "bad" not in case:
         return None
     return ["n", "t"] if "a1" in "".join(CASES[case]["files"]) else ["t"]
-
-
-VECTORS = unpacked()
-PUBLISHED = [
-    case for case in vectors.group("checkpoints")["cases"] if case["inputs"]["format"] == "shardvar"
-]
-
-
-@pytest.fixture(scope="module")
-def published() -> dict[str, Any]:
-    """The native checkpoints of the published vectors as the reader sees them."""
-    keys = {
-        str(VECTORS / case["inputs"]["path"]): [each["key"] for each in case["expected"]["refused"]]
-        if case["op"] == "read_damaged"
-        else None
-        for case in PUBLISHED
-    }
-    answer: dict[str, Any] = run(READ_ALL, KEYS=keys)
-    return answer
-
-
-@pytest.mark.parametrize("case", PUBLISHED, ids=lambda case: case["id"])
-def test_the_published_checkpoints_are_what_the_vectors_say(
-    case: dict[str, Any], published: dict[str, Any]
-) -> None:
-    """Bit for bit where they are sound, and refused, whole or key by key, where they are
-    damaged."""
-    answer = published[str(VECTORS / case["inputs"]["path"])]
-    if "error" in case:
-        refused = isinstance(answer, str) or any(isinstance(each, str) for each in answer.values())
-        assert refused, answer
-    elif case["op"] == "read_damaged":
-        refused_keys = [each["key"] for each in case["expected"]["refused"]]
-        assert isinstance(answer, str) or all(isinstance(answer[key], str) for key in refused_keys)
-    else:
-        assert len(answer) == len(case["expected"]["tensors"])
-        for told in case["expected"]["tensors"]:
-            check_told(told, answer[told["key"] if "key" in told else text_of(told["key_hex"])])
-
-
-def text_of(octets: str) -> str:
-    return bytes.fromhex(octets).decode("utf-8", "surrogateescape")
-
-
-def check_told(told: dict[str, Any], theirs: Any) -> None:
-    if "carried" in told:
-        assert "Only TensorFlow" in theirs
-    elif "strings" in told:
-        assert theirs[1] == told["strings"]
-    else:
-        octets = bytes.fromhex(theirs[0])
-        assert (len(octets), hashlib.sha256(octets).hexdigest()) == (told["nbytes"], told["sha256"])
-        assert theirs[0] == told.get("hex", theirs[0])
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
@@ -229,7 +229,6 @@ def arrays(dtype: str, extents: list[int], order: Any, shift: int) -> Any:
     return np.array(values.astype(dtype), order=order)
 
 
-@settings(max_examples=40)
 @given(
     drawn=st.lists(
         st.builds(

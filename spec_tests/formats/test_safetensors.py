@@ -29,6 +29,7 @@ from spec_tests.helpers.format_protocol import (
     some_arrays,
     write_arrays,
 )
+from spec_tests.helpers.map_arrays import assert_same
 from spec_tests.hostile.safetensors import safetensors, tensor
 
 OPAQUE = {*PACKED_BITS, *TORCH_ONLY}
@@ -37,13 +38,6 @@ OPAQUE = {*PACKED_BITS, *TORCH_ONLY}
 Arrays = dict[str, np.ndarray[Any, Any]]
 OLD: Arrays = {"a": np.arange(4.0), "b": np.arange(3), "c": np.ones((2, 2), np.int8)}
 NEW: Arrays = {"a": -np.arange(4.0), "b": -np.arange(5), "d": np.zeros((), np.float32)}
-
-
-def assert_same(arrays: Arrays, expected: Arrays) -> None:
-    assert arrays.keys() == expected.keys()
-    for key, array in arrays.items():
-        assert (array.dtype, array.shape) == (expected[key].dtype, expected[key].shape), key
-        assert array.tobytes() == expected[key].tobytes(), key
 
 
 def read(path: Path) -> Arrays:
@@ -76,19 +70,6 @@ def test_what_is_written_is_read_back(
         found, {key: array.astype(array.dtype.newbyteorder("=")) for key, array in arrays.items()}
     )
     assert not [path.name for path in directory.iterdir() if ".tmp" in path.name]
-
-
-def test_a_checkpoint_of_nothing_and_one_of_an_idle_file_are_written(tmp_path: Path) -> None:
-    storage = LocalStorage(str(tmp_path))
-    write_arrays(FORMAT, storage, "none", {})
-    assert read(tmp_path / "none.safetensors") == {}
-    write_arrays(FORMAT, storage, "some", OLD, file_of={"a": 1, "b": 4, "c": 4})
-    source = open_path(FORMAT, tmp_path / "some")
-    assert [finding for finding in findings(source) if finding.is_damage] == []
-    assert source.index.files == [
-        "some-00001-of-00002.safetensors",
-        "some-00002-of-00002.safetensors",
-    ]
 
 
 @pytest.mark.parametrize(

@@ -57,20 +57,6 @@ def test_the_same_entries_make_the_same_files_as_tensorflow_made(name: str, tmp_
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == theirs
 
 
-def test_an_overwrite_takes_a_count_that_the_old_checkpoint_does_not_have(tmp_path: Path) -> None:
-    """So the old data files stay until the index is replaced, and go afterwards."""
-    storage = LocalStorage(str(tmp_path))
-    for round_, count in enumerate([2, 3, 2, 3]):
-        values = {"t": np.full((4,), round_, np.int32)}
-        write_arrays(
-            storage, "ck", values, {"t": [((0,), (2,), 0), ((2,), (2,), 1)]}, 2, f"g{round_}"
-        )
-        assert storage.names() == [f"ck.data-0000{i}-of-0000{count}" for i in range(2)] + [
-            "ck.index"
-        ]
-        assert read_tensor(FORMAT.open(storage, "ck"), "t").tolist() == [round_] * 4
-
-
 @pytest.mark.parametrize("overwrites", [1, 2, 3])
 def test_an_open_bundle_keeps_its_values_while_it_is_overwritten(
     overwrites: int, tmp_path: Path

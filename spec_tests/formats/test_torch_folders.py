@@ -17,7 +17,6 @@ from shardvar.formats.torch.archive import frame_of
 from shardvar.formats.torch.dcp import parse_metadata
 from shardvar.formats.torch.values import DTYPES
 from shardvar.layout.dtypes import ITEMSIZES, code
-from shardvar.planning.policies import BalancedPolicy
 from shardvar.wire.opcode_writer import Instance, build_pickle
 from shardvar.wire.pickle import parse_pickle
 from shardvar.wire.plain import Global
@@ -35,18 +34,6 @@ def written(path: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in path.iterdir()}
 
 
-def test_a_folder_has_the_tensors_in_their_slices_and_files(tmp_path: Path) -> None:
-    sv.save(
-        tmp_path / "ck", TENSORS, format="torch", partition={"layer*": 3}, policy=BalancedPolicy(2)
-    )
-    loaded = sv.load(tmp_path / "ck")
-    assert loaded.keys() == TENSORS.keys() and sv.verify(tmp_path / "ck").ok
-    for key, array in TENSORS.items():
-        assert np.array_equal(loaded[key], array) and loaded[key].dtype == array.dtype
-    with sv.open_checkpoint(tmp_path / "ck") as reader:
-        assert len(reader.find("layer.0.weight")) >= 3 and len(reader.index.files) == 2
-
-
 @pytest.mark.parametrize(("other", "is_cut_otherwise"), [((4, 4), True), ((4, 6), False)])
 def test_an_item_of_another_extent_along_one_axis_names_fsdp_over_tensor_parallelism(
     other: tuple[int, int], is_cut_otherwise: bool, tmp_path: Path
@@ -62,13 +49,6 @@ def test_an_item_of_another_extent_along_one_axis_names_fsdp_over_tensor_paralle
     ) as caught:
         sv.load(tmp_path / "ck")
     assert ("FSDP2 over tensor parallelism" in caught.value.remedy) == is_cut_otherwise
-
-
-def test_payloads_are_aligned_and_read_in_place(tmp_path: Path) -> None:
-    sv.save(tmp_path / "ck", TENSORS, format="torch", partition={"layer*": 3})
-    with sv.open_checkpoint(tmp_path / "ck") as reader:
-        entries = reader.entries()
-    assert entries.plain.all() and not (entries.start % 64).any()
 
 
 def test_reshard_replaces_a_folder_only_if_it_is_told_to(tmp_path: Path) -> None:

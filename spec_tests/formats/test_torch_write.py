@@ -90,9 +90,10 @@ def test_pythons_zipfile_reads_the_file_and_agrees_with_every_checksum(tmp_path:
         )
 
 
-def test_payloads_begin_at_multiples_of_64_and_are_mapped(tmp_path: Path) -> None:
-    sv.save(tmp_path / "x.pt", TENSORS)
-    with sv.open_checkpoint(tmp_path / "x.pt") as reader:
+@pytest.mark.parametrize("name", ["x.pt", "folder"])
+def test_payloads_begin_at_multiples_of_64_and_are_mapped(name: str, tmp_path: Path) -> None:
+    sv.save(tmp_path / name, TENSORS, format="torch" if name == "folder" else None)
+    with sv.open_checkpoint(tmp_path / name) as reader:
         entries = reader.entries()
         assert entries.plain.all() and not (entries.start % 64).any()
 

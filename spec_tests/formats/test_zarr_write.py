@@ -99,13 +99,6 @@ def test_what_is_written_in_equal_slices_is_read_in_them(
     assert verified.ok and (form == "orbax" or not verified.unverified)
 
 
-def test_chunks_with_checksums_are_mapped(tmp_path: Path) -> None:
-    table = np.arange(6, dtype=np.float32).reshape(2, 3)
-    sv.save(tmp_path / "ck", {"t": table}, format="zarr")
-    mapped = sv.load(tmp_path / "ck", mmap=True)["t"]
-    assert np.array_equal(mapped, table) and not mapped.flags.writeable
-
-
 @pytest.mark.parametrize("form", FOLDERS)
 def test_a_partition_that_cuts_unequally_is_refused_and_stored_slices_are_joined(
     form: str, tmp_path: Path
@@ -166,17 +159,6 @@ def test_a_key_that_leads_through_another_is_refused(
 ) -> None:
     with pytest.raises(UnsupportedError, match="'a' together"):
         sv.save(tmp_path / "ck", {key: np.arange(3) for key in keys}, format=form)
-
-
-@pytest.mark.parametrize("form", FOLDERS)
-def test_a_folder_with_a_checkpoint_is_replaced_only_if_that_is_asked_for(
-    form: str, tmp_path: Path
-) -> None:
-    sv.save(tmp_path / "ck", {"t": np.arange(3)}, format=form)
-    with pytest.raises(TargetExists, match=r"pass force=True to replace it\.$"):
-        sv.save(tmp_path / "ck", {"u": np.arange(4)}, format=form)
-    sv.save(tmp_path / "ck", {"u": np.arange(4)}, format=form, force=True)
-    assert [*sv.load(tmp_path / "ck")] == ["u"]
 
 
 def test_a_database_without_an_index_is_not_replaced(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Small checkpoints that shipped maps fit: made from the rules, as the maps do not say more."""
 
 from collections.abc import Iterator
+from functools import cache
 from itertools import product
 from math import prod
 from typing import Any
@@ -11,6 +12,12 @@ from shardvar.maps.language import NumberPart, Side, TextPart, WordPart
 from shardvar.maps.map import Map
 
 Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+@cache
+def shipped(name: str) -> Map:
+    """Return a shipped map, which is read once for all tests."""
+    return Map.read(name)
 
 
 def with_numbers(given: Map, numbers: dict[str, int]) -> Map:

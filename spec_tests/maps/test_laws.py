@@ -182,7 +182,7 @@ def test_each_kind_of_map_and_way_is_drawn() -> None:
     """The laws below are about all of them."""
     seen = set[str]()
 
-    @settings(max_examples=250, phases=[Phase.generate], derandomize=True, database=None)
+    @settings(max_examples=150, phases=[Phase.generate], derandomize=True, database=None)
     @given(ways())
     def look(way: Way) -> None:
         seen.update(way.kinds())

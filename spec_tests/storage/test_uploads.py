@@ -8,7 +8,7 @@ import signal
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -35,6 +35,7 @@ from spec_tests.helpers.thoroughness import stride
 
 OLD = {"w": np.arange(600, dtype="<f4").reshape(30, 20), "b": np.array([1, 2, 3])}
 NEW = {"w": OLD["w"] + 1, "b": OLD["b"] + 1, "c": np.array([4.0])}
+SMALL, LATER = {"w": OLD["w"][:3], "a/b": OLD["b"]}, {"w": OLD["w"][:3] + 1, "n": np.array(5)}
 MANY = sv.MaxShardSizePolicy(1000)
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "native": ("model", {"partition": 3}),
@@ -103,17 +104,41 @@ def names(bucket: MemoryBucket) -> set[str]:
     return {key.rpartition("-of-")[2] if "svdata" in key else key for key in bucket.files}
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_what_is_written_is_read_and_replaced(form: str) -> None:
-    """A second checkpoint takes the place of the first, and no file of the first or of the write
-    stays."""
-    bucket, only = MemoryBucket(), MemoryBucket()
-    save(bucket, form, OLD)
-    assert is_same(load(bucket, form), OLD)
-    save(bucket, form, NEW, force=True)
-    save(only, form, NEW)
-    assert is_same(load(bucket, form), NEW)
-    assert len(bucket.files) == len(only.files) and not any(".claim" in key for key in bucket.files)
+Attempt = tuple[MemoryBucket, BaseException | None]
+"""A bucket after a write, and what the write raised."""
+
+
+def in_turn(
+    form: str, make: Callable[[int], MemoryBucket], write: Callable[[MemoryBucket], object]
+) -> Iterator[Attempt]:
+    """Write into the bucket that ``make`` gives for each request in turn, until a write ends before
+    that request."""
+    (number, step), is_reached = failing(form), True
+    while is_reached:
+        bucket, raised = make(number), None
+        try:
+            write(bucket)
+        except (StorageError, Dead, KeyboardInterrupt) as error:
+            raised = error
+        is_reached = raised is not None or len(bucket.log) > number
+        yield bucket, raised
+        number += step
+    assert number > 1
+
+
+def without_claims(bucket: MemoryBucket) -> MemoryBucket:
+    """Return what a user has who has deleted the claims."""
+    return MemoryBucket({key: each for key, each in bucket.files.items() if ".claim" not in key})
+
+
+def load_whole(bucket: MemoryBucket, form: str) -> dict[str, Any] | None:
+    """As ``load``; in folders, that may lack a file, None for what is there in part."""
+    try:
+        return load(bucket, form)
+    except MissingFile:
+        if form in ATOMIC:
+            raise
+        return None
 
 
 @pytest.mark.parametrize("form", sorted(set(FORMS) - {*FOLDERS}))
@@ -132,30 +157,40 @@ def test_the_last_file_is_committed_by_one_conditional_request(form: str) -> Non
     assert {entry.split(" ")[1] for entry in kept} == set(bucket.files)
 
 
-@pytest.mark.parametrize("takes_effect", [False, True], ids=["refused", "answer lost"])
-@pytest.mark.parametrize("form", ATOMIC)
-def test_a_request_that_fails_leaves_the_old_checkpoint_or_the_new_one(
-    form: str, takes_effect: bool
+@pytest.mark.parametrize("takes_effect", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("error", [Dead, StorageError])
+@pytest.mark.parametrize("form", [*ATOMIC, *FOLDERS])
+def test_whichever_request_fails_one_whole_checkpoint_is_there(
+    form: str, error: Any, takes_effect: bool
 ) -> None:
-    """Each request in turn fails, with and without effect. A save that returns has put the new
-    checkpoint in place."""
-    before = MemoryBucket()
-    save(before, form, OLD)
-    (number, step), ended = failing(form), False
-    while not ended:
-        bucket = MemoryBucket(dict(before.files), fail_at=number, takes_effect=takes_effect)
-        try:
-            save(bucket, form, NEW, force=True)
-        except StorageError:
-            assert is_same(load(bucket, form), OLD), bucket.log
-            assert {key for key in bucket.files if ".claim" not in key} == set(before.files), (
-                bucket.log
-            )
-        else:
-            assert is_same(load(bucket, form), NEW), bucket.log
-            ended = len(bucket.log) <= number
-        number += step
-    assert number > 1
+    """Each request in turn fails or is the last, with and without effect. A save that returns has
+    put the new checkpoint in place, and one that is refused leaves the old one; of folders, that
+    are not replaced in one step, no reader finds a mixture. The next save leaves nothing else."""
+    is_folder = form in FOLDERS
+    old, new = (SMALL, LATER) if is_folder else (OLD, NEW)
+    before, clean = MemoryBucket(), MemoryBucket()
+    save(before, form, old)
+    save(clean, form, new)
+    if is_folder:
+        before.files["run/folder/notes.txt"] = clean.files["run/folder/notes.txt"] = b"the user's"
+
+    def make(number: int) -> MemoryBucket:
+        faults: dict[str, Any] = {"takes_effect": takes_effect, "error": error}
+        return MemoryBucket(dict(before.files), fail_at=number, **faults)
+
+    for bucket, raised in in_turn(form, make, lambda each: save(each, form, new, force=True)):
+        found = load_whole(bucket, form)
+        if raised is None:
+            assert is_same(found, new), bucket.log
+        elif isinstance(raised, StorageError) and not is_folder:
+            assert is_same(found, old), bucket.log
+            assert without_claims(bucket).files.keys() == before.files.keys(), bucket.log
+            continue
+        assert is_same(found, old) or is_same(found, new) or (is_folder and found is None)
+        again = without_claims(bucket)
+        save(again, form, new, force=True)
+        assert is_same(load(again, form), new) and len(again.files) == len(clean.files)
+        assert not is_folder or settled(again.files) == settled(clean.files), bucket.log
 
 
 @pytest.mark.sample(2)
@@ -180,39 +215,30 @@ def test_a_request_that_is_answered_and_not_carried_out_is_found_out(
             options: dict[str, Any] = {**FORMS[form][1], "force": True, "executor": executor}
             sv.reshard(tmp_path / "later", url_of(form), **options)
 
-    before, clean = MemoryBucket(), MemoryBucket()
+    before, clean, found_out = MemoryBucket(), MemoryBucket(), 0
     save(before, form, OLD)
     save(clean, form, later)
-    (number, step), ended, found_out = failing(form), False, 0
-    while not ended:
-        bucket = MemoryBucket(dict(before.files), fail_at=number, lies=True)
-        try:
-            write(bucket) if is_shared else save(bucket, form, later, force=True)
-            assert is_same(load(bucket, form), later), bucket.log
-            ended = len(bucket.log) <= number
-        except StorageError as error:
+    for bucket, raised in in_turn(
+        form,
+        lambda number: MemoryBucket(dict(before.files), fail_at=number, lies=True),
+        write if is_shared else lambda each: save(each, form, later, force=True),
+    ):
+        found = load_whole(bucket, form)
+        if raised is None:
+            assert is_same(found, later), bucket.log
+        else:
             found_out += 1
-            assert re.search(
-                "answers untruly|was uploaded for this|by another writer", str(error)
-            ), bucket.log
-            if "is in place, but its mark" in str(error):
-                assert form == "orbax" and is_same(load(bucket, form), later)
-                number += step
+            words = "answers untruly|was uploaded for this|by another writer"
+            assert re.search(words, str(raised)), bucket.log
+            if "is in place, but its mark" in str(raised):
+                assert form == "orbax" and is_same(found, later)
                 continue
-            try:
-                found = load(bucket, form)
-            except MissingFile:
-                found = None
             assert is_same(found, OLD) or (found is None and form not in ATOMIC), bucket.log
-        number += step
         if not is_shared:
-            again = MemoryBucket(
-                {key: value for key, value in bucket.files.items() if ".claim" not in key}
-            )
+            again = without_claims(bucket)
             save(again, form, later, force=True)
-            assert is_same(load(again, form), later) and len(again.files) == len(clean.files), (
-                bucket.log
-            )
+            assert is_same(load(again, form), later), bucket.log
+            assert len(again.files) == len(clean.files), bucket.log
     assert found_out
 
 
@@ -230,100 +256,22 @@ def test_a_reshard_that_fails_removes_nothing_of_the_same_one_that_another_proce
         with in_bucket(bucket):
             sv.reshard(tmp_path / "source", url_of(form), **{**FORMS[form][1], "force": True})
 
-    before = MemoryBucket()
-    save(before, form, OLD)
-    (number, step), ended = failing(form), False
-    while not ended:
+    def raced(number: int) -> MemoryBucket:
         bucket = Raced(dict(before.files), at=number, fail_at=None)
 
-        def race(bucket: Raced = bucket) -> None:
-            other = MemoryBucket(bucket.files)
+        def race() -> None:
             with suppress(LockHeld):
-                write(other)
+                write(MemoryBucket(bucket.files))
             bucket.fail_at = len(bucket.log)
 
         bucket.race = race
-        try:
-            write(bucket)
-            ended = bucket.race is not None
-        except StorageError:
-            pass
-        number += step
-        assert ended or is_same(load(bucket, form), NEW) or is_same(load(bucket, form), OLD), (
-            bucket.log
-        )
-    assert number > 2
+        return bucket
 
-
-@pytest.mark.parametrize("takes_effect", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("form", ATOMIC)
-def test_a_writer_killed_at_any_request_leaves_a_whole_checkpoint(
-    form: str, takes_effect: bool
-) -> None:
-    """The next save, which may have to delete a claim, leaves nothing of the killed one."""
-    before, clean = MemoryBucket(), MemoryBucket()
+    before = MemoryBucket()
     save(before, form, OLD)
-    save(clean, form, NEW)
-    (number, step), ended = failing(form), False
-    while not ended:
-        bucket = MemoryBucket(
-            dict(before.files), fail_at=number, takes_effect=takes_effect, error=Dead
-        )
-        try:
-            save(bucket, form, NEW, force=True)
-            ended = True
-        except Dead:
-            pass
+    for bucket, _ in in_turn(form, raced, write):
         found = load(bucket, form)
-        assert is_same(found, OLD) or is_same(found, NEW), bucket.log
-        again = MemoryBucket(
-            {key: value for key, value in bucket.files.items() if ".claim" not in key}
-        )
-        save(again, form, NEW, force=True)
-        assert is_same(load(again, form), NEW) and len(again.files) == len(clean.files)
-        number += step
-
-
-@pytest.mark.parametrize("takes_effect", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("error", [Dead, StorageError])
-@pytest.mark.parametrize("form", FOLDERS)
-def test_a_folder_is_the_old_checkpoint_the_new_one_or_none(
-    form: str, error: Any, takes_effect: bool
-) -> None:
-    """Whichever request fails or is the last, no reader finds a mixture, and the next save leaves
-    nothing else."""
-    small = {"w": OLD["w"][:2], "a/b": OLD["b"]}
-    later = {"w": OLD["w"][:2] + 1, "n": np.array(5)}
-    options: dict[str, Any] = {"format": form, "force": True, "partition": {"w": 2}}
-    before, clean = MemoryBucket(), MemoryBucket()
-    for bucket, tensors in ((before, small), (clean, later)):
-        with in_bucket(bucket):
-            sv.save(url_of(form), tensors, **options)
-    before.files["run/folder/notes.txt"] = clean.files["run/folder/notes.txt"] = b"the user's"
-    (number, step), ended = failing(form), False
-    while not ended:
-        bucket = MemoryBucket(
-            dict(before.files), fail_at=number, takes_effect=takes_effect, error=error
-        )
-        try:
-            with in_bucket(bucket):
-                sv.save(url_of(form), later, **options)
-            ended = len(bucket.log) <= number
-        except (Dead, StorageError):
-            pass
-        try:
-            found = load(bucket, form)
-        except MissingFile:
-            found = None
-        assert found is None or is_same(found, small) or is_same(found, later), bucket.log
-        again = MemoryBucket(
-            {key: value for key, value in bucket.files.items() if ".claim" not in key}
-        )
-        with in_bucket(again):
-            sv.save(url_of(form), later, **options)
-        assert settled(again.files) == settled(clean.files), bucket.log
-        number += step
-    assert number > 8
+        assert is_same(found, NEW) or is_same(found, OLD), bucket.log
 
 
 class _Keeping(MemoryBucket):
@@ -590,17 +538,16 @@ def test_after_an_interrupt_no_request_is_under_way(
     A second interrupt does not shorten the wait for what is under way, but may leave files that no
     index names.
     """
-    before = MemoryBucket()
-    save(before, form, OLD)
-    (number, step), ended = failing(form), False
-    while not ended:
+
+    def interrupted(number: int) -> MemoryBucket:
         bucket = Interrupted(dict(before.files), fail_at=number)
         bucket.seen, bucket.count = seen, count
-        try:
-            save(bucket, form, NEW, force=True)
-            ended = bucket.fail_at is not None
-        except KeyboardInterrupt:
-            pass
+        return bucket
+
+    before = MemoryBucket()
+    save(before, form, OLD)
+    for bucket, _ in in_turn(form, interrupted, lambda each: save(each, form, NEW, force=True)):
+        assert isinstance(bucket, Interrupted)
         asked = len(bucket.log)
         assert bucket.under_way == 0, bucket.log
         assert not any(".claim" in key for key in bucket.files), bucket.log
@@ -611,8 +558,6 @@ def test_after_an_interrupt_no_request_is_under_way(
         if is_same(found, OLD) and count == 1:
             assert set(bucket.files) == set(before.files), bucket.log
         assert len(bucket.log) == asked, bucket.log
-        number += step
-    assert number > 1
 
 
 def test_the_claim_of_a_killed_writer_says_whose_it_is_and_how_it_is_removed() -> None:

@@ -13,7 +13,9 @@ from shardvar.limits import MAX_HEADER_NBYTES
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 _JSON = st.recursive(
-    st.none() | st.integers() | _TEXT, lambda inner: st.lists(inner) | st.dictionaries(_TEXT, inner)
+    st.none() | st.integers() | _TEXT,
+    lambda inner: st.lists(inner) | st.dictionaries(_TEXT, inner),
+    max_leaves=6,
 )
 
 

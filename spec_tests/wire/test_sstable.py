@@ -49,6 +49,10 @@ KEYS = st.binary(max_size=12) | st.lists(
 ENTRIES = st.dictionaries(KEYS, st.binary(max_size=300) | st.just(b"x" * 20_000)).map(
     lambda d: sorted(d.items())
 )
+SIZES = [0, 10, TABLE_BLOCK_NBYTES // 2, TABLE_BLOCK_NBYTES, 2 * TABLE_BLOCK_NBYTES]
+SEVERAL_BLOCKS = st.dictionaries(KEYS, st.sampled_from(SIZES), max_size=12).map(
+    lambda sizes: [(key, b"v" * size) for key, size in sorted(sizes.items())]
+)
 
 
 def opened(data: bytes) -> SortedTable:
@@ -126,30 +130,12 @@ def test_every_damaged_golden_index_is_refused_with_its_class(name: str) -> None
     )
 
 
-@given(ENTRIES, KEYS)
+@given(ENTRIES | SEVERAL_BLOCKS, KEYS)
 def test_entries_round_trip_and_are_found(entries: list[tuple[bytes, bytes]], other: bytes) -> None:
     data = encode_table(entries)
     assert entries_of(data) == entries
     for key in [other, *dict(entries)]:
         assert found(data, key) == dict(entries).get(key)
-
-
-@given(
-    st.lists(
-        st.tuples(
-            KEYS,
-            st.sampled_from(
-                [0, 10, TABLE_BLOCK_NBYTES // 2, TABLE_BLOCK_NBYTES, 2 * TABLE_BLOCK_NBYTES]
-            ),
-        ),
-        max_size=12,
-    )
-)
-def test_tables_of_several_blocks_round_trip(sizes: list[tuple[bytes, int]]) -> None:
-    entries = [(key, b"v" * size) for key, size in sorted(dict(sizes).items())]
-    data = encode_table(entries)
-    assert entries_of(data) == entries
-    assert all(found(data, key) == value for key, value in entries)
 
 
 def test_a_block_is_closed_before_a_very_large_entry_and_after_a_full_one() -> None:

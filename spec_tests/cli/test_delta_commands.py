@@ -10,6 +10,7 @@ import pytest
 
 import shardvar as sv
 from spec_tests.helpers.command_line import Run, run
+from spec_tests.helpers.damage import flip
 from spec_tests.verbs.test_delta_ties import save as save_tied
 
 __all__ = ["run"]
@@ -96,9 +97,7 @@ def test_verify_of_a_chain_finds_a_wrong_order_and_a_gap(steps: Path, run: Run) 
 def test_a_damaged_delta_is_made_again_and_not_rescued(steps: Path, run: Run) -> None:
     """A reshard refuses it."""
     [data] = steps.glob("ab.svdata*")
-    octets = bytearray(data.read_bytes())
-    octets[0] ^= 1
-    data.write_bytes(octets)
+    flip(data, 0)
     found = run("verify", steps / "ab")
     assert (
         found.code == 1 and "hint: Copy the delta again, or make it again" in found.out + found.err

@@ -17,12 +17,6 @@ from spec_tests.helpers.faulty_storage import FORMATS, Fault, Killed, failing, f
 from spec_tests.helpers.managed_checkpoints import Clock, build, names, stems, value_of
 
 
-@pytest.fixture
-def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is forced to the disk: whoever is killed here leaves the disk as it is."""
-    monkeypatch.setattr("shardvar.storage.posix.sync", lambda descriptor: None)
-
-
 def options_of(form: str) -> dict[str, Any]:
     name, _, files = FORMATS[form]
     return {"format": name, "policy": BalancedPolicy(files) if files > 1 else None}
@@ -63,7 +57,6 @@ HOWS += [("shardvar", "killed after"), ("tensorflow", "refused")]
 
 
 @pytest.mark.sample(2)
-@pytest.mark.usefixtures("unsynced")
 @pytest.mark.parametrize(("form", "how"), HOWS)
 def test_a_save_that_stops_at_any_step_leaves_the_old_checkpoints_or_the_new_ones(
     tmp_path: Path, form: str, how: str
@@ -94,7 +87,6 @@ def test_a_save_that_stops_at_any_step_leaves_the_old_checkpoints_or_the_new_one
         assert not [name for name in whole if name.endswith((".tmp", ".done"))]
 
 
-@pytest.mark.usefixtures("unsynced")
 def test_the_same_manager_goes_on_after_a_refusal(tmp_path: Path, form: str = "npz") -> None:
     for step, place in enumerate(copies(tmp_path, form)):
         manager = build(place, 2, clock=Clock(2e9), **options_of(form))
@@ -110,7 +102,6 @@ def test_the_same_manager_goes_on_after_a_refusal(tmp_path: Path, form: str = "n
         assert len(stems(place)) == 2
 
 
-@pytest.mark.usefixtures("unsynced")
 def test_the_first_save_of_all_may_stop_at_any_step(tmp_path: Path) -> None:
     fault = Fault(-1)
     with failing(tmp_path / "counted", fault):

@@ -15,8 +15,9 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,29 @@ _SECONDS = 0.15
 def table(number: int) -> Any:
     """Return the table of a step: no two steps have a row in common."""
     return np.arange(ROWS * 4).reshape(ROWS, 4) + number * ROWS * 4
+
+
+def in_threads(processes: Iterable[int], act: Callable[[int], Any]) -> dict[int, Any]:
+    """Return the result or the error of each process; threads stand for them."""
+    found: dict[int, Any] = dict.fromkeys(processes)
+
+    def run(process: int) -> None:
+        try:
+            found[process] = act(process)
+        except Exception as error:  # noqa: BLE001 - the test looks at it
+            found[process] = error
+
+    threads = [threading.Thread(target=run, args=(each,)) for each in found]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    return found
+
+
+def together(count: int, act: Callable[[int], Any]) -> list[Any]:
+    """Return the results or the errors of so many processes, in order."""
+    return [*in_threads(range(count), act).values()]
 
 
 class Divided:

@@ -245,13 +245,6 @@ def test_a_tied_tensor_is_compared_and_stored_once(tied: Path) -> None:
     assert sv.digest(tied / "c").checkpoint == report.result
 
 
-def test_a_base_without_ties_gives_a_result_with_them(tied: Path) -> None:
-    sv.reshard(tied / "a", tied / "a.safetensors")
-    sv.apply(tied / "a.safetensors", tied / "d", tied / "c", format="shardvar")
-    assert ties_of(tied / "c") == {"head": "embed"}
-    assert sv.diff(tied / "b", tied / "c").equal
-
-
 def test_pytorch_shares_the_storage_of_the_result(tied: Path) -> None:
     for name in "ab":
         sv.reshard(tied / name, tied / f"{name}.pt")

@@ -43,6 +43,7 @@ from shardvar.verbs.together import executors
 from shardvar.verbs.together.executors import Opening, Payloads, check_version, run_tasks
 from spec_tests.helpers.damage import flip
 from spec_tests.helpers.hypothesis_strategies import tensor_dicts
+from spec_tests.helpers.sharding_callbacks import Negating
 
 MODEL: dict[str, Any] = {
     **{
@@ -355,15 +356,6 @@ def test_what_cannot_be_submitted_to_is_refused_before_anything_is_written(
 def test_values_that_a_policy_changed_are_not_sent(
     source: Path, tmp_path: Path, threads: Executor
 ) -> None:
-    class Negating(sv.ShardingCallback):
-        description = "Negates."
-
-        def __call__(self, tensors: Any) -> Any:
-            return [
-                {each.checkpoint_key: {each.slice_spec: -np.asarray(each.tensor)}}
-                for each in tensors
-            ]
-
     with pytest.raises(UnsupportedError, match="The policy changed values"):
         sv.reshard(source, tmp_path / "out", filter="w0", policy=Negating(), executor=threads)
     assert not list(tmp_path.glob("out*"))
@@ -579,8 +571,7 @@ def test_workers_end_with_a_command_that_is_killed() -> None:
 
 
 def test_an_interrupt_does_not_end_workers_that_begin_or_wait_for_tasks() -> None:
-    """Ctrl-C reaches all processes of a command. Without a task they had ended with a traceback and
-    broken the pool."""
+    """Ctrl-C reaches all processes of a command."""
     program = (
         "import argparse, os, signal\n"
         "from shardvar.cli.output import executor_of\n"

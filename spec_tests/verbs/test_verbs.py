@@ -47,6 +47,7 @@ from shardvar.storage.local import LocalStorage
 from shardvar.verbs.load import load, open_checkpoint
 from shardvar.verbs.reshard import reshard
 from shardvar.verbs.save import save
+from spec_tests.helpers.damage import flip
 from spec_tests.helpers.hypothesis_strategies import (
     NUMBERS,
     Array,
@@ -492,9 +493,7 @@ def test_a_flipped_byte_is_never_returned_unless_it_was_noted(form: str, tmp_pat
         name for name, (content, _, _) in files_of(tmp_path).items() if array.tobytes() in content
     ]
     file = tmp_path / name
-    content = bytearray(file.read_bytes())
-    content[content.index(array.tobytes()) + 1515] ^= 4  # row 50
-    file.write_bytes(content)
+    flip(file, file.read_bytes().index(array.tobytes()) + 1515)  # row 50
     with pytest.raises(CorruptCheckpoint):
         load(target(tmp_path, form))
     with open_checkpoint(target(tmp_path, form)) as reader:

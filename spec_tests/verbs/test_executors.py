@@ -44,6 +44,7 @@ from shardvar.verbs.together.executors import Opening, Payloads, check_version, 
 from spec_tests.helpers.damage import flip
 from spec_tests.helpers.hypothesis_strategies import tensor_dicts
 from spec_tests.helpers.sharding_callbacks import Negating
+from spec_tests.helpers.system_calls import snapshot
 
 MODEL: dict[str, Any] = {
     **{
@@ -90,10 +91,6 @@ class Deadly(Executor):
         return self.inner.submit(function, *arguments)
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-
-
 RULES = [
     *(f"{key}[a b] -> 'm {key}'[b a]" for key in MODEL if key.startswith("w")),
     *(f"{key} -> 'm {key}'" for key in ("flags", "step")),
@@ -135,7 +132,7 @@ def test_a_reshard_by_workers_writes_the_same_bytes(
             **options,
         )
     place = "out" if form in ("torch", "safetensors") else "."
-    assert contents(tmp_path / "here" / place) == contents(tmp_path / "there" / place)
+    assert snapshot(tmp_path / "here" / place) == snapshot(tmp_path / "there" / place)
     assert sum(done["there"]) == report.nbytes
 
 
@@ -246,12 +243,8 @@ def test_a_worker_that_was_given_up_and_goes_on_does_no_harm_to_what_was_committ
         "filter": ["w*", "step"],
     }
 
-    def files() -> dict[str, bytes]:
-        places = sorted(path for path in target.parent.rglob("*") if path.is_file())
-        return {str(path.relative_to(target.parent)): path.read_bytes() for path in places}
-
     sv.reshard(source, target, executor=(executor := Recording()), **options)
-    before, write_batch = files(), files_module._write_batch
+    before, write_batch = snapshot(target.parent), files_module._write_batch
 
     def look(*work: Any) -> Any:
         whole.append(sv.verify(target).ok)
@@ -261,7 +254,9 @@ def test_a_worker_that_was_given_up_and_goes_on_does_no_harm_to_what_was_committ
     for call in executor.calls:
         call()
     assert len(whole) >= len(executor.calls) and all(whole) and sv.verify(target).ok
-    assert {name: before[name] for name in before} == {name: files()[name] for name in before}
+    assert {name: before[name] for name in before} == {
+        name: snapshot(target.parent)[name] for name in before
+    }
 
     monkeypatch.setattr(files_module, "_write_batch", lambda *_: sys.exit())
     with monkeypatch.context() as killed:
@@ -271,10 +266,10 @@ def test_a_worker_that_was_given_up_and_goes_on_does_no_harm_to_what_was_committ
         for call in executor.calls:
             with pytest.raises(SystemExit):
                 call()
-    assert sv.verify(target).ok and files().keys() > before.keys()
+    assert sv.verify(target).ok and snapshot(target.parent).keys() > before.keys()
     monkeypatch.setattr(files_module, "_write_batch", write_batch)
     sv.reshard(source, target, force=True, **options)
-    assert len(files()) == len(before)
+    assert len(snapshot(target.parent)) == len(before)
 
 
 def test_an_interrupt_cancels_what_has_not_begun_and_keeps_what_is_finished(

@@ -7,8 +7,7 @@ the newest step, checks its rows of it, saves step after step, and prints one JS
     ["saved", number]         after each save
     ["error", name, text]     if a call raises, which ends the process
 
-SETTINGS is JSON: ``until``, the last step; ``rules``, the arguments of ``sv.SavedSteps``; ``slow``, the
-process that sleeps before it loads and after it has saved; ``back``, restore again after so many saves.
+SETTINGS is JSON: ``until``, the last step; ``rules``, the arguments of ``sv.SavedSteps``.
 """
 
 import json
@@ -96,26 +95,20 @@ class Divided:
 
 def run_process(folder: str, process: int, count: int, settings: Mapping[str, Any]) -> None:
     """Train as one process of a job."""
-    using = Divided(process, count, slow=settings.get("slow") == process)
+    using = Divided(process, count)
     steps = sv.SavedSteps(folder, using=using, timeout=120.0, **settings.get("rules", {}))
 
-    def restore() -> int:
+    try:
         found = steps.restore()
         number = 0 if found is None else found.number
         if found is not None:
             start, stop = using.rows
             assert np.array_equal(found.loaded, table(number)[start:stop]), "a mixture"
         print(json.dumps(["restored", found and number]), flush=True)
-        return number
-
-    try:
-        number = restore()
         while number < settings["until"]:
             number += 1
             steps.save(number, table(number), value=float(number % 5))
             print(json.dumps(["saved", number]), flush=True)
-            if settings.get("back") and number % settings["back"] == 0:
-                restore()
     except sv.errors.ShardvarError as error:
         print(json.dumps(["error", type(error).__name__, str(error)]), flush=True)
 

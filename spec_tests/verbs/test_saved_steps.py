@@ -472,21 +472,34 @@ def test_processes_save_and_restore_the_same_steps(tmp_path: Path) -> None:
 @pytest.mark.parametrize("slow", [0, 2])
 def test_no_step_vanishes_under_a_process_that_is_late(tmp_path: Path, slow: int) -> None:
     """Only one step is kept, and each process restores it again and again."""
-    told = run_job(tmp_path, 3, until=3, slow=slow, back=1, rules={"keep_last": 1})
-    expected = [[["saved", number], ["restored", number]] for number in range(1, 4)]
-    assert told == [[["restored", None], *(line for pair in expected for line in pair)]] * 3
+
+    def work(process: int) -> list[int]:
+        using = Divided(process, 3, slow=process == slow)
+        steps = sv.SavedSteps(tmp_path, using=using, keep_last=1)
+        restored = []
+        for number in (1, 2, 3):
+            steps.save(number, table(number))
+            found = steps.restore()
+            start, stop = using.rows
+            assert np.array_equal(found.loaded, table(found.number)[start:stop]), "a mixture"
+            restored.append(found.number)
+        return restored
+
+    assert together(3, work) == [[1, 2, 3]] * 3
 
 
 @pytest.mark.parametrize("process", [0, 2] if EXHAUSTIVE else [2])
 def test_damage_that_one_process_meets_is_passed_over_by_all(tmp_path: Path, process: int) -> None:
-    run_job(tmp_path, 3, until=3)
+    steps_of = lambda each: sv.SavedSteps(tmp_path, using=Divided(each, 3), timeout=60)  # noqa: E731
+    for number in (2, 3):
+        together(3, lambda each, number=number: steps_of(each).save(number, table(number)))
     files = sorted(tmp_path.glob("step-3.svdata-*"), key=lambda path: path.name[-14:])
     flip(files[process])
-    assert run_job(tmp_path, 3, until=2) == [[["restored", 2]]] * 3
+    assert together(3, lambda each: steps_of(each).restore().number) == [2] * 3
 
 
 def test_a_process_that_fails_to_load_is_an_error_of_all(tmp_path: Path) -> None:
-    run_job(tmp_path, 2, until=1)
+    sv.save(tmp_path / "step-1", {"table": table(1)})
 
     class Failing(Divided):
         def load(self, path: str) -> Any:

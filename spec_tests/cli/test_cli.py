@@ -202,21 +202,6 @@ def test_show_reads_only_the_ends_of_what_is_too_long_to_print(tmp_path: Path, r
     assert run("show", tmp_path / "big", "t").out.split("\n", 1)[1].split() == expected.split()
 
 
-@pytest.mark.parametrize("block", [1, 64, 1000])
-@pytest.mark.parametrize(
-    "index", ["::2", "::-3, 1", "1, ::2", "7::-2, ::2, ::-3", "..., ::3", "2::5, :, 3", "5:5:2", ""]
-)
-def test_show_leaves_out_what_lies_between_long_steps_and_prints_the_same(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, index: str, block: int
-) -> None:
-    """NumPy's answer, whatever the number of bytes above which what lies between is left out."""
-    array = np.arange(9 * 5 * 7, dtype=np.int16).reshape(9, 5, 7)
-    sv.save(tmp_path / "model", {"t": array}, partition=4)
-    monkeypatch.setattr("shardvar.engine.read.BLOCK_NBYTES", block)
-    wanted = eval(f"array[{index or '...'}]")  # noqa: S307  # NumPy's reading of the index
-    assert run("show", tmp_path / "model", "t", index, "--json").json["values"] == wanted.tolist()
-
-
 def test_show_says_what_it_could_not_verify(tmp_path: Path, run: Run) -> None:
     """TensorFlow has one checksum a slice: a part of a large one is not verified unless all of it
     is read."""

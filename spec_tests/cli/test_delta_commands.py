@@ -10,7 +10,8 @@ import pytest
 
 import shardvar as sv
 from spec_tests.helpers.command_line import Run, run
-from spec_tests.verbs.test_delta_ties import save as save_tied
+from spec_tests.helpers.damage import flip
+from spec_tests.helpers.metadata_saves import save_with
 
 __all__ = ["run"]
 
@@ -96,9 +97,7 @@ def test_verify_of_a_chain_finds_a_wrong_order_and_a_gap(steps: Path, run: Run) 
 def test_a_damaged_delta_is_made_again_and_not_rescued(steps: Path, run: Run) -> None:
     """A reshard refuses it."""
     [data] = steps.glob("ab.svdata*")
-    octets = bytearray(data.read_bytes())
-    octets[0] ^= 1
-    data.write_bytes(octets)
+    flip(data, 0)
     found = run("verify", steps / "ab")
     assert (
         found.code == 1 and "hint: Copy the delta again, or make it again" in found.out + found.err
@@ -110,7 +109,7 @@ def test_a_tied_tensor_is_named_with_the_other_one(tmp_path: Path, run: Run) -> 
     array = np.zeros(999, np.float32)
     for name, tensors in (("a", {"old": array}), ("b", {"embed": array + 1, "head": array + 1})):
         sv.save(tmp_path / name, tensors)
-    save_tied(tmp_path / "t", {"embed": array + 1, "head": array + 1}, {"head": "embed"})
+    save_with(tmp_path / "t", {"embed": array + 1, "head": array + 1}, {"head": "embed"})
     found = run("delta", tmp_path / "a", tmp_path / "t", tmp_path / "d")
     assert "new: head: tied to embed" in found.out.splitlines()
     told = json.loads(run("delta", tmp_path / "a", tmp_path / "t", tmp_path / "e", "--json").out)

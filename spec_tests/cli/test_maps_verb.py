@@ -11,6 +11,7 @@ from shardvar.cli.serving import answers_of
 from shardvar.maps.map import find_shipped, shipped_maps, shipped_models
 from shardvar.verbs.mapping import map_reader
 from spec_tests.helpers.command_line import Run, run, terminal
+from spec_tests.helpers.damage import flip
 from spec_tests.helpers.view_pages import columns_of, keys_of
 
 __all__ = ["run"]
@@ -167,9 +168,7 @@ def test_a_shown_tensor_of_a_map_reads_only_what_it_is_made_of(run: Run, tmp_pat
     tensors = {f"{layer}.{key}": each for layer in range(2) for key, each in pair.items()}
     sv.save(tmp_path / "model", tensors)
     (data,) = tmp_path.glob("model.svdata-*")
-    content = bytearray(data.read_bytes())
-    content[-1] ^= 1  # the last value of 1.up.w, whose checksum is wrong now
-    data.write_bytes(content)
+    flip(data, -1)  # the last value of 1.up.w, whose checksum is wrong now
     mix = "{l}.{s:gate|up}.w[o i] -> {l}.both.w[(o s) i]"
     found = run("show", tmp_path / "model", "0.both.w", "--rule", mix, "--json", "1:3, -1").json
     assert found["values"] == [5.0, 11.0] and found["verified"]

@@ -9,6 +9,7 @@ import pytest
 
 import shardvar as sv
 from spec_tests.helpers.command_line import Run, run, terminal
+from spec_tests.helpers.damage import flip
 
 __all__ = ["run"]
 
@@ -34,9 +35,7 @@ def damaged(
     }
     sv.save(path, tensors, format=request.param, policy=sv.MaxShardSizePolicy(70_000))
     first, second, third, *_ = sorted(tmp_path.rglob(glob))
-    octets = bytearray(first.read_bytes())
-    octets[octets.index(20 * np.float32(1).tobytes())] ^= 1
-    first.write_bytes(octets)
+    flip(first, first.read_bytes().index(20 * np.float32(1).tobytes()))
     second.write_bytes(second.read_bytes()[:30_000])
     third.unlink()
     return [first.name, second.name, third.name]

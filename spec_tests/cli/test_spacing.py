@@ -9,6 +9,7 @@ import pytest
 
 import shardvar as sv
 from spec_tests.helpers.command_line import Run, run, terminal
+from spec_tests.helpers.damage import flip
 
 __all__ = ["run"]
 
@@ -34,9 +35,7 @@ def test_paragraphs_are_one_blank_line_apart(
     words: list[str], counts: tuple[int, int], is_terminal: bool, tmp_path: Path, run: Run
 ) -> None:
     sv.save(tmp_path / "m.npz", VALUES)
-    content = bytearray((tmp_path / "m.npz").read_bytes())
-    content[content.find(VALUES["a.b"].tobytes())] ^= 1
-    (tmp_path / "m.npz").write_bytes(content)
+    flip(tmp_path / "m.npz", (tmp_path / "m.npz").read_bytes().find(VALUES["a.b"].tobytes()))
     with terminal(200) if is_terminal else nullcontext():
         out = run(*words, tmp_path / "m.npz").out
     assert len(out.removesuffix("\n").split("\n\n")) == counts[is_terminal], out

@@ -8,12 +8,8 @@ import pytest
 from shardvar import vectors
 from shardvar.cli.main import main
 from shardvar.errors import ArgumentError
+from spec_tests.helpers.system_calls import snapshot
 from spec_tests.vector_generators import make
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    files = (path for path in directory.rglob("*") if path.is_file())
-    return {path.relative_to(directory).as_posix(): path.read_bytes() for path in files}
 
 
 @pytest.mark.smoke
@@ -27,7 +23,7 @@ def test_it_writes_every_file_of_the_package(
     assert str(target / "README.md") in printed and all(
         name in printed for name in vectors.groups()
     )
-    written = contents(target)
+    written = snapshot(target)
     assert written == {name: vectors.read(name) for name in vectors.names()}
     for name in vectors.groups():
         document = json.loads(written[f"{name}.json"])
@@ -48,7 +44,7 @@ def test_a_directory_with_something_in_it_is_left_alone(
 ) -> None:
     (tmp_path / "div.json").write_text("mine")
     assert main(["vectors", "--out", str(tmp_path), *["--json"][: int(as_json)]]) == 3
-    assert contents(tmp_path) == {"div.json": b"mine"}
+    assert snapshot(tmp_path) == {"div.json": b"mine"}
     told = capsys.readouterr()
     assert "is not empty" in told.err and "--force" in told.err
     if as_json:
@@ -59,7 +55,7 @@ def test_force_replaces_files_of_the_same_names_and_removes_none(tmp_path: Path)
     (tmp_path / "div.json").write_text("mine")
     (tmp_path / "mine.txt").write_text("mine")
     assert main(["vectors", "--out", str(tmp_path), "--force"]) == 0
-    assert contents(tmp_path) == {name: vectors.read(name) for name in vectors.names()} | {
+    assert snapshot(tmp_path) == {name: vectors.read(name) for name in vectors.names()} | {
         "mine.txt": b"mine"
     }
 

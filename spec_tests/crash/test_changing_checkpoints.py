@@ -24,6 +24,7 @@ from shardvar.formats.hdf5 import _PAGE_NBYTES as PAGE_NBYTES
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.verbs.reader import Reader
 from spec_tests.helpers.faulty_storage import Fault, Killed, failing
+from spec_tests.helpers.system_calls import snapshot
 from spec_tests.helpers.thoroughness import is_due
 
 h5py = pytest.importorskip("h5py")
@@ -132,14 +133,6 @@ def check_one_state(values: list[Any], allowed: tuple[int, ...] = (1, 2)) -> Non
     assert len(seen) <= 1 and seen <= {*allowed}, f"a mixture: {seen}"
 
 
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-
-
 def age(folder: Path) -> None:
     """Make the files a minute old: a system's clock ticks a few times in a hundredth of a second,
     and two files of one tick have the same time."""
@@ -174,7 +167,7 @@ def test_files_that_another_program_writes_one_by_one_are_never_read_beside_the_
     for number, tensors in enumerate((OLD, NEW)):
         (tmp_path / str(number)).mkdir()
         SAVES[form](tmp_path / str(number), tensors)
-        states.append(files_of(tmp_path / str(number)))
+        states.append(snapshot(tmp_path / str(number)))
     work = tmp_path / "work"
     told = 0
     for is_reversed in (False, True):

@@ -75,7 +75,6 @@ def prepared(place: Path) -> None:
 def test_exactly_the_leftovers_of_a_killed_writer_are_listed_and_removed(
     form: str, is_replaced: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardvar.storage.posix.sync", lambda descriptor: None)
     start, whole, place = tmp_path / "start", tmp_path / "whole", tmp_path / "run"
     start.mkdir()
     if form not in ("torch", *FOLDERS):

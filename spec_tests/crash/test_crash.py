@@ -53,20 +53,6 @@ from spec_tests.helpers.thoroughness import EXHAUSTIVE, phase, stride, turn
 Run = Callable[[Path], Any]
 
 
-@pytest.fixture(autouse=True)
-def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is forced to the disk cannot be seen without cutting the power, and takes its time."""
-    monkeypatch.setattr("shardvar.storage.posix.sync", lambda descriptor: None)
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The new tensors as a checkpoint, to be resharded."""
-    path = tmp_path_factory.mktemp("source") / "source"
-    sv.save(path, NEW, partition=2)
-    return path
-
-
 def steps(
     tmp_path: Path,
     run: Run,

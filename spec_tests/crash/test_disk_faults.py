@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-import shardvar as sv
 from shardvar.errors import ShardvarError, StorageError
 from spec_tests.helpers.faulty_storage import (
     CUTS,
@@ -45,14 +44,6 @@ HOWS = {
 """What a call meets: whether all writing fails from then on, and whether it takes effect before."""
 
 Run = Callable[[Path], Any]
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The new tensors as a checkpoint, to be resharded."""
-    path = tmp_path_factory.mktemp("source") / "source"
-    sv.save(path, NEW, partition=2)
-    return path
 
 
 def failed(

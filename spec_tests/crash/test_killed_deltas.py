@@ -34,11 +34,9 @@ DIALECTS = {"own": None, "slime": "slime", "trl": "trl"}
 
 
 @pytest.fixture(autouse=True)
-def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is forced to the disk cannot be seen without cutting the power, and takes its time."""
-    monkeypatch.setattr("shardvar.storage.posix.sync", lambda descriptor: None)
+def met_as_any_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A delta of another program meets the fault as any target does."""
 
-    # A delta of another program meets the fault as any target does.
     def split_place(path: Any) -> Any:
         return locate.split_place(path)
 

@@ -18,16 +18,11 @@ from spec_tests.helpers.incremental_stage import (
     are_equal,
     checkpoints,
     remove_all,
+    save_together,
     tensors,
     three,
 )
 from spec_tests.helpers.thoroughness import stride
-
-
-@pytest.fixture(autouse=True)
-def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is forced to the disk cannot be seen without cutting the power, and takes its time."""
-    monkeypatch.setattr("shardvar.storage.posix.sync", lambda descriptor: None)
 
 
 @contextmanager
@@ -57,15 +52,6 @@ _STEP = stride(7)
 
 class Killed(BaseException):
     """The process is gone."""
-
-
-def save_together(path: str | Path, base: str | Path) -> None:
-    """Save by two processes: the first refers to what the base has, and the second writes."""
-    new = tensors(0, 2, 5)
-    shares = [{"w0": new["w0"], "w1": new["w1"]}, {"w1": new["w1"], "w2": new["w2"]}]
-    options: dict[str, Any] = {"num_processes": 2, "run": "2", "attempt": "1", "base": base}
-    for process, share in enumerate(shares):
-        sv.save_shards(path, share, process=process, commit=process == 1, timeout=0, **options)
 
 
 EVENTS: dict[str, Callable[[Path], object]] = {

@@ -500,9 +500,8 @@ def check_on(stage: Stage, verb: str) -> None:
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_verb_on_a_disk_means_the_checkpoint_at_its_path(
-    layout: str, verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    layout: str, verb: str, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(os, "fsync", lambda _: None)  # no power is cut here
     check_on(Disk(layout, str(tmp_path)), verb)
 
 
@@ -552,10 +551,7 @@ def check_steps(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("layout", STEPS)
-def test_steps_on_a_disk_beside_a_program_that_removes_some(
-    layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "fsync", lambda _: None)
+def test_steps_on_a_disk_beside_a_program_that_removes_some(layout: str, tmp_path: Path) -> None:
     with in_this_thread():
         check_steps(Disk(layout, str(tmp_path)))
 

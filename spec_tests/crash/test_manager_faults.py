@@ -15,12 +15,7 @@ from shardvar.errors import StorageError
 from shardvar.planning.policies import BalancedPolicy
 from spec_tests.helpers.faulty_storage import FORMATS, Fault, Killed, failing, full
 from spec_tests.helpers.managed_checkpoints import Clock, build, names, stems, value_of
-
-
-@pytest.fixture
-def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is forced to the disk: whoever is killed here leaves the disk as it is."""
-    monkeypatch.setattr("shardvar.storage.posix.sync", lambda descriptor: None)
+from spec_tests.helpers.thoroughness import phase, stride
 
 
 def options_of(form: str) -> dict[str, Any]:
@@ -39,8 +34,8 @@ def rotated(directory: Path, form: str, clock: Clock) -> sv.CheckpointManager:
     return manager
 
 
-def copies(directory: Path, form: str) -> Iterator[Path]:
-    """Directories in which a manager has saved three times, one for every step of the next save."""
+def copies(directory: Path, form: str) -> Iterator[tuple[int, Path]]:
+    """Steps of a save, and for each a directory in which a manager has saved three times before."""
     counted, original = directory / "counted", directory / "original"
     rotated(original, form, Clock())
     shutil.copytree(original, counted)
@@ -48,8 +43,8 @@ def copies(directory: Path, form: str) -> Iterator[Path]:
     with failing(counted, fault):
         build(counted, 2, **options_of(form)).save(checkpoint_number=4)
     assert fault.taken > 10
-    for step in range(fault.taken):
-        yield Path(shutil.copytree(original, directory / f"{step}"))
+    for step in range(phase(3), fault.taken, stride(3)):
+        yield step, Path(shutil.copytree(original, directory / f"{step}"))
 
 
 def assign(manager: sv.CheckpointManager, value: float) -> None:
@@ -63,13 +58,12 @@ HOWS += [("shardvar", "killed after"), ("tensorflow", "refused")]
 
 
 @pytest.mark.sample(2)
-@pytest.mark.usefixtures("unsynced")
 @pytest.mark.parametrize(("form", "how"), HOWS)
 def test_a_save_that_stops_at_any_step_leaves_the_old_checkpoints_or_the_new_ones(
     tmp_path: Path, form: str, how: str
 ) -> None:
     """And the next save, of another number, succeeds and leaves nothing of what was begun."""
-    for step, place in enumerate(copies(tmp_path, form)):
+    for step, place in copies(tmp_path, form):
         clock = Clock(2e9)
         manager = build(place, 2, clock=clock, **options_of(form))
         manager.restore_or_initialize()
@@ -94,9 +88,8 @@ def test_a_save_that_stops_at_any_step_leaves_the_old_checkpoints_or_the_new_one
         assert not [name for name in whole if name.endswith((".tmp", ".done"))]
 
 
-@pytest.mark.usefixtures("unsynced")
 def test_the_same_manager_goes_on_after_a_refusal(tmp_path: Path, form: str = "npz") -> None:
-    for step, place in enumerate(copies(tmp_path, form)):
+    for step, place in copies(tmp_path, form):
         manager = build(place, 2, clock=Clock(2e9), **options_of(form))
         manager.restore_or_initialize()
         assign(manager, 4)
@@ -110,7 +103,6 @@ def test_the_same_manager_goes_on_after_a_refusal(tmp_path: Path, form: str = "n
         assert len(stems(place)) == 2
 
 
-@pytest.mark.usefixtures("unsynced")
 def test_the_first_save_of_all_may_stop_at_any_step(tmp_path: Path) -> None:
     fault = Fault(-1)
     with failing(tmp_path / "counted", fault):

@@ -43,14 +43,6 @@ LOST = {"CheckpointNotFound", "MissingFile"}
 """What a reader may be told of what was never there."""
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The new tensors as a checkpoint, to be resharded."""
-    path = tmp_path_factory.mktemp("source") / "source"
-    sv.save(path, NEW, partition=2)
-    return path
-
-
 def record(directory: Path, prepare: Run | None, run: Run) -> tuple[dict[str, bytes], list[Event]]:
     """The files before a run, and what the run did."""
     directory.mkdir()

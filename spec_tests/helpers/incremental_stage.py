@@ -80,3 +80,12 @@ def three(directory: Path) -> dict[str, dict[str, Any]]:
     sv.save(directory / "b", model["b"], base=directory / "a")
     sv.save(directory / "c", model["c"], base=directory / "b")
     return model
+
+
+def save_together(path: str | Path, base: str | Path) -> None:
+    """Save by two processes: the first refers to what the base has, and the second writes."""
+    new = tensors(0, 2, 5)
+    shares = [{"w0": new["w0"], "w1": new["w1"]}, {"w1": new["w1"], "w2": new["w2"]}]
+    options: dict[str, Any] = {"num_processes": 2, "run": "2", "attempt": "1", "base": base}
+    for process, share in enumerate(shares):
+        sv.save_shards(path, share, process=process, commit=process == 1, timeout=0, **options)

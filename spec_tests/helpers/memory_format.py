@@ -19,7 +19,7 @@ from shardvar.engine.arrays import array_source
 from shardvar.engine.files import WriteSummary, file_tasks, write_checkpoint
 from shardvar.engine.read import read_arrays
 from shardvar.errors import CorruptCheckpoint, IncompleteCheckpoint, MissingFile
-from shardvar.formats.protocol import FileChecksums, FileWriter, Sink, Source
+from shardvar.formats.protocol import FileChecksums, Sink, Source
 from shardvar.layout.dtypes import dtype_name
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, RunChecksums, TableIndex
 from shardvar.planning.plan import plan_copies
@@ -366,8 +366,3 @@ def payloads(source: MemorySource) -> Iterator[tuple[int, int, int]]:
         start = int(entries.start[row])
         for place in range(start, start + int(entries.slices.nbytes[row])):
             yield row, int(entries.file[row]), place
-
-
-def as_writer(writer: MemoryWriter) -> FileWriter:
-    """The protocol, which a type checker holds this to."""
-    return writer

@@ -26,6 +26,19 @@ def shard_of(array: Any, region: sv.Region) -> sv.LocalShard:
     return sv.LocalShard(array[region.slices], region.offset, array.shape)
 
 
+def given_as(shard: sv.LocalShard, made: str) -> sv.LocalShard:
+    """Return a local shard whose values are there in another way: in columns, lazily, or lazily by
+    rows."""
+    array: Any = np.asarray(shard.array)
+    if made == "array" or array.dtype.kind in "OS" or not array.ndim:
+        return shard
+    if made == "columns":
+        return sv.LocalShard(np.asfortranarray(array), shard.offset, shard.full_shape)
+    values = (lambda rows: array[rows]) if made == "rows" else (lambda: array)
+    lazy = sv.lazy(array.shape, array.dtype, values, by_rows=made == "rows")
+    return sv.LocalShard(lazy, shard.offset, shard.full_shape)
+
+
 def demo_tensors(seed: int) -> dict[str, Any]:
     """Return tensors of which no two seeds have a value in common: cut, replicated, scalar, and
     text."""

@@ -7,16 +7,16 @@ the newest step, checks its rows of it, saves step after step, and prints one JS
     ["saved", number]         after each save
     ["error", name, text]     if a call raises, which ends the process
 
-SETTINGS is JSON: ``until``, the last step; ``rules``, the arguments of ``sv.SavedSteps``; ``slow``, the
-process that sleeps before it loads and after it has saved; ``back``, restore again after so many saves.
+SETTINGS is JSON: ``until``, the last step; ``rules``, the arguments of ``sv.SavedSteps``.
 """
 
 import json
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,29 @@ _SECONDS = 0.15
 def table(number: int) -> Any:
     """Return the table of a step: no two steps have a row in common."""
     return np.arange(ROWS * 4).reshape(ROWS, 4) + number * ROWS * 4
+
+
+def in_threads(processes: Iterable[int], act: Callable[[int], Any]) -> dict[int, Any]:
+    """Return the result or the error of each process; threads stand for them."""
+    found: dict[int, Any] = dict.fromkeys(processes)
+
+    def run(process: int) -> None:
+        try:
+            found[process] = act(process)
+        except Exception as error:  # noqa: BLE001 - the test looks at it
+            found[process] = error
+
+    threads = [threading.Thread(target=run, args=(each,)) for each in found]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    return found
+
+
+def together(count: int, act: Callable[[int], Any]) -> list[Any]:
+    """Return the results or the errors of so many processes, in order."""
+    return [*in_threads(range(count), act).values()]
 
 
 class Divided:
@@ -72,26 +95,20 @@ class Divided:
 
 def run_process(folder: str, process: int, count: int, settings: Mapping[str, Any]) -> None:
     """Train as one process of a job."""
-    using = Divided(process, count, slow=settings.get("slow") == process)
+    using = Divided(process, count)
     steps = sv.SavedSteps(folder, using=using, timeout=120.0, **settings.get("rules", {}))
 
-    def restore() -> int:
+    try:
         found = steps.restore()
         number = 0 if found is None else found.number
         if found is not None:
             start, stop = using.rows
             assert np.array_equal(found.loaded, table(number)[start:stop]), "a mixture"
         print(json.dumps(["restored", found and number]), flush=True)
-        return number
-
-    try:
-        number = restore()
         while number < settings["until"]:
             number += 1
             steps.save(number, table(number), value=float(number % 5))
             print(json.dumps(["saved", number]), flush=True)
-            if settings.get("back") and number % settings["back"] == 0:
-                restore()
     except sv.errors.ShardvarError as error:
         print(json.dumps(["error", type(error).__name__, str(error)]), flush=True)
 

@@ -24,83 +24,140 @@ from shardvar.errors import (
 )
 from shardvar.storage.requests import Head
 from spec_tests.helpers.memory_bucket import Dead, MemoryBucket, Raced, in_bucket
-from spec_tests.helpers.shared_saves import demo_share, demo_tensors, save_all
 
-URL = "s3://bucket/run/ck"
 COUNT = 3
+FORMS = {
+    "shardvar": "ck",
+    "tensorflow": "ck",
+    "torch": "folder",
+    "safetensors": "ck.safetensors",
+}
+WHOLE = {f"w{number}": np.arange(number, number + 60.0).reshape(12, 5) for number in range(3)}
 
 
-def shares(seed: int) -> list[dict[str, Any]]:
-    return [demo_share(seed, process, COUNT) for process in range(COUNT)]
+def url_of(form: str) -> str:
+    return f"s3://bucket/run/{FORMS[form]}"
 
 
-def saved(seed: int, is_there: bool = True) -> MemoryBucket:
-    """A bucket with the shares of all processes, not committed, beside the checkpoint of seed 1."""
-    bucket = MemoryBucket()
+def shares_in(form: str, seed: int) -> list[dict[str, Any]]:
+    """What each of three processes holds: rows of a table, or whole tensors, and a replica."""
+    cuts = [
+        {"w0": sv.LocalShard(WHOLE["w0"][4 * i : 4 * i + 4] + seed, (4 * i, 0), (12, 5))}
+        for i in range(COUNT)
+    ]
+    wholes = [{f"w{i}": WHOLE[f"w{i}"] + seed} for i in range(COUNT)]
+    return [
+        {**each, "bias": np.full(7, seed)} for each in (wholes if form == "safetensors" else cuts)
+    ]
+
+
+def saved_in(form: str, seed: int, *, is_there: bool = False) -> MemoryBucket:
+    """A bucket with the shares of all processes, not committed; beside the checkpoint of seed 1."""
+    bucket = saved_in(form, 1) if is_there else MemoryBucket()
     with in_bucket(bucket):
         if is_there:
-            save_all(URL, shares(1), "1")
-        for process, tensors in enumerate(shares(seed)):
-            sv.save_shards(
-                URL, tensors, process=process, num_processes=COUNT, run=str(seed), commit=False
-            )
+            commit_in(form, 1)
+        for process, tensors in enumerate(shares_in(form, seed)):
+            names: dict[str, Any] = {"process": process, "num_processes": COUNT, "run": str(seed)}
+            sv.save_shards(url_of(form), tensors, format=form, commit=False, force=True, **names)
     bucket.log.clear()
     return bucket
 
 
-def commit(bucket: MemoryBucket, seed: int) -> Any:
-    with in_bucket(bucket):
-        return sv.commit_shards(URL, num_processes=COUNT, run=str(seed), timeout=5)
+def commit_in(form: str, seed: int) -> Any:
+    names: dict[str, Any] = {"num_processes": COUNT, "run": str(seed), "timeout": 0.1}
+    return sv.commit_shards(url_of(form), format=form, **names)
 
 
-def seed_of(bucket: MemoryBucket) -> int:
-    """The seed of the tensors that a reader finds, whole."""
+def seed_in(form: str, bucket: MemoryBucket) -> int | None:
+    """The seed of the tensors that a reader finds, whole; None for nothing."""
     with in_bucket(MemoryBucket(dict(bucket.files))):
-        found = sv.load(URL)
-        assert sv.verify(URL).ok
-    seed = int(found["step"])
-    expected = demo_tensors(seed)
-    assert found.keys() == expected.keys() and all(
-        np.array_equal(found[key], expected[key]) for key in found
-    )
+        try:
+            found = sv.load(url_of(form))
+        except (CheckpointNotFound, MissingFile):
+            return None
+        assert sv.verify(url_of(form)).ok
+    seed = int(found["bias"][0])
+    expected = WHOLE if form == "safetensors" else {"w0": WHOLE["w0"]}
+    assert found.keys() == {*expected, "bias"}
+    assert all(np.array_equal(found[key], expected[key] + seed) for key in expected)
     return seed
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_format_is_saved_by_many_processes_and_replaced(form: str) -> None:
+    bucket = saved_in(form, 2, is_there=True)
+    assert seed_in(form, bucket) == 1
+    with in_bucket(bucket):
+        commit_in(form, 2)
+    assert seed_in(form, bucket) == 2 and len(bucket.files) == COUNT + 1
 
 
 @pytest.mark.parametrize("takes_effect", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("error", [Dead, StorageError])
+@pytest.mark.parametrize("form", FORMS)
 def test_a_commit_that_ends_at_any_request_can_be_made_again(
-    error: Any, takes_effect: bool
+    form: str, error: Any, takes_effect: bool
 ) -> None:
     """Killed or refused, with and without effect: the old checkpoint or the new one is there, and
-    then the new one."""
-    before, number, ended = saved(2), 0, False
+    then the new one, the claim removed.
+
+    A set of safetensors is not replaced in one step: there, nothing may be left in between.
+    """
+    before, number, ended = saved_in(form, 2, is_there=True), 0, False
     while not ended:
         bucket = MemoryBucket(
             dict(before.files), fail_at=number, takes_effect=takes_effect, error=error
         )
         try:
-            commit(bucket, 2)
+            with in_bucket(bucket):
+                commit_in(form, 2)
             ended = len(bucket.log) <= number
-        except (Dead, StorageError):
+        except (Dead, StorageError, CheckpointError):
             pass
-        assert seed_of(bucket) in (1, 2), bucket.log
-        again = MemoryBucket(dict(bucket.files))
-        commit(again, 2)
-        assert seed_of(again) == 2, bucket.log
+        assert seed_in(form, bucket) in ((1, 2, None) if form == "safetensors" else (1, 2)), (
+            bucket.log
+        )
+        again = MemoryBucket(
+            {key: value for key, value in bucket.files.items() if ".claim" not in key}
+        )
+        assert form != "shardvar" or len(again.files) == len(bucket.files)
+        with in_bucket(again):
+            try:
+                commit_in(form, 2)
+            except StorageError:
+                assert form == "safetensors" and seed_in(form, bucket) is None, bucket.log
+            else:
+                assert seed_in(form, again) == 2, bucket.log
         number += 1
     assert number > COUNT
 
 
-@pytest.mark.parametrize("is_there", [False, True], ids=["new", "replaced"])
-def test_of_two_processes_that_commit_the_same_run_both_return(is_there: bool) -> None:
-    """One commits wholly before each request of the other in turn: both find the run committed, and
-    no file is lost."""
-    before, number, ended = saved(2, is_there), 0, False
+@pytest.mark.parametrize(
+    ("form", "is_there"), [*((form, False) for form in FORMS), ("shardvar", True)]
+)
+def test_of_two_processes_that_commit_the_same_run_one_checkpoint_comes(
+    form: str, is_there: bool
+) -> None:
+    """One commits wholly before each request of the other in turn: no file is lost, and in the
+    native format both find the run committed."""
+    before, number, ended = saved_in(form, 2, is_there=is_there), 0, False
     while not ended:
-        other = partial(sv.commit_shards, URL, num_processes=COUNT, run="2", timeout=5)
+        outcomes: list[str] = []
+
+        def other(outcomes: list[str] = outcomes) -> None:
+            try:
+                commit_in(form, 2)
+                outcomes.append("done")
+            except LockHeld as error:
+                outcomes.append(str(error))
+
         bucket = Raced(dict(before.files), at=number, race=other)
-        commit(bucket, 2)
-        assert seed_of(bucket) == 2, bucket.log
+        with in_bucket(bucket):
+            commit_in(form, 2)
+        assert seed_in(form, bucket) == 2, bucket.log
+        words = "done" if form == "shardvar" else "made by shardvar"
+        assert all(each == "done" or words in each for each in outcomes)
         ended = bucket.race is not None
         number += 1
     assert number > COUNT
@@ -121,164 +178,30 @@ class Silent(MemoryBucket):
 
 def test_a_commit_of_which_the_outcome_is_not_known_is_said_to_be_that() -> None:
     """Whoever asks what is there now gets no answer either, and that error would say less."""
-    bucket = Silent(saved(2).files)
-    with pytest.raises(
-        StorageError, match="the answer to the commit was lost, and whether the new checkpoint is"
-    ):
-        commit(bucket, 2)
+    bucket = Silent(saved_in("shardvar", 2).files)
+    told = "the answer to the commit was lost, and whether the new checkpoint is"
+    with in_bucket(bucket), pytest.raises(StorageError, match=told):
+        commit_in("shardvar", 2)
     again = MemoryBucket(dict(bucket.files))
-    commit(again, 2)
-    assert seed_of(again) == 2
+    with in_bucket(again):
+        commit_in("shardvar", 2)
+    assert seed_in("shardvar", again) == 2
 
 
 def test_a_run_whose_checkpoint_was_replaced_meanwhile_loses() -> None:
-    before, number, ended = saved(2), 0, False
+    before, number, ended = saved_in("shardvar", 2, is_there=True), 0, False
+    third = {"w0": WHOLE["w0"] + 3, "bias": np.full(7, 3)}
     while not ended:
-        bucket = Raced(
-            dict(before.files), at=number, race=partial(sv.save, URL, demo_tensors(3), force=True)
-        )
-        try:
-            commit(bucket, 2)
-        except (StorageError, sv.errors.CheckpointError):
-            assert bucket.race is None
-        ended = bucket.race is not None
-        assert seed_of(bucket) == (2 if ended else 3)
-        number += 1
-
-
-FORMS = {"tensorflow": "ck", "torch": "folder", "safetensors": "ck.safetensors"}
-WHOLE = {f"w{number}": np.arange(number, number + 60.0).reshape(12, 5) for number in range(3)}
-
-
-def shares_in(form: str, seed: int) -> list[dict[str, Any]]:
-    """What each of three processes holds: rows of a table, or whole tensors, and a replica."""
-    cuts = [
-        {"w0": sv.LocalShard(WHOLE["w0"][4 * i : 4 * i + 4] + seed, (4 * i, 0), (12, 5))}
-        for i in range(COUNT)
-    ]
-    wholes = [{f"w{i}": WHOLE[f"w{i}"] + seed} for i in range(COUNT)]
-    return [
-        {**each, "bias": np.full(7, seed)} for each in (wholes if form == "safetensors" else cuts)
-    ]
-
-
-def saved_in(form: str, seed: int, files: dict[str, bytes] | None = None) -> MemoryBucket:
-    """A bucket with the shares of all processes, not committed, beside what was there."""
-    bucket = MemoryBucket(dict(files or {}))
-    with in_bucket(bucket):
-        for process, tensors in enumerate(shares_in(form, seed)):
-            options: dict[str, Any] = {
-                "process": process,
-                "num_processes": COUNT,
-                "run": str(seed),
-                "force": True,
-            }
-            sv.save_shards(
-                f"s3://bucket/run/{FORMS[form]}", tensors, format=form, commit=False, **options
-            )
-    bucket.log.clear()
-    return bucket
-
-
-def commit_in(form: str, seed: int) -> Any:
-    url = f"s3://bucket/run/{FORMS[form]}"
-    return sv.commit_shards(url, format=form, num_processes=COUNT, run=str(seed), timeout=0.1)
-
-
-def seed_in(form: str, bucket: MemoryBucket) -> int | None:
-    """The seed of the tensors that a reader finds, whole; None for nothing."""
-    with in_bucket(MemoryBucket(dict(bucket.files))):
-        try:
-            found = sv.load(f"s3://bucket/run/{FORMS[form]}")
-        except (CheckpointNotFound, MissingFile):
-            return None
-        assert sv.verify(f"s3://bucket/run/{FORMS[form]}").ok
-    seed = int(found["bias"][0])
-    expected = WHOLE if form == "safetensors" else {"w0": WHOLE["w0"]}
-    assert found.keys() == {*expected, "bias"}
-    assert all(np.array_equal(found[key], expected[key] + seed) for key in expected)
-    return seed
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_each_format_is_saved_by_many_processes_and_replaced(form: str) -> None:
-    bucket = saved_in(form, 1)
-    with in_bucket(bucket):
-        commit_in(form, 1)
-    first = len(bucket.files)
-    assert seed_in(form, bucket) == 1
-    again = saved_in(form, 2, bucket.files)
-    with in_bucket(again):
-        commit_in(form, 2)
-    assert seed_in(form, again) == 2 and len(again.files) == first == COUNT + 1
-
-
-@pytest.mark.parametrize("takes_effect", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("error", [Dead, StorageError])
-@pytest.mark.parametrize("form", FORMS)
-def test_a_commit_in_each_format_can_be_made_again(
-    form: str, error: Any, takes_effect: bool
-) -> None:
-    """It ends at any request: the old checkpoint or the new one is there, and then the new one, the
-    claim removed.
-
-    A set of safetensors is not replaced in one step: there, nothing may be left in between.
-    """
-    first = saved_in(form, 1)
-    with in_bucket(first):
-        commit_in(form, 1)
-    before, number, ended = saved_in(form, 2, first.files), 0, False
-    while not ended:
-        bucket = MemoryBucket(
-            dict(before.files), fail_at=number, takes_effect=takes_effect, error=error
-        )
+        race = partial(sv.save, url_of("shardvar"), third, force=True)
+        bucket = Raced(dict(before.files), at=number, race=race)
         try:
             with in_bucket(bucket):
-                commit_in(form, 2)
-            ended = len(bucket.log) <= number
-        except (Dead, StorageError, CheckpointError):
-            pass
-        assert seed_in(form, bucket) in ((1, 2, None) if form == "safetensors" else (1, 2)), (
-            bucket.log
-        )
-        again = MemoryBucket(
-            {key: value for key, value in bucket.files.items() if ".claim" not in key}
-        )
-        with in_bucket(again):
-            try:
-                commit_in(form, 2)
-            except StorageError:
-                assert form == "safetensors" and seed_in(form, bucket) is None, bucket.log
-            else:
-                assert seed_in(form, again) == 2, bucket.log
-        number += 1
-    assert number > COUNT
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_of_two_that_commit_in_each_format_one_checkpoint_comes(form: str) -> None:
-    """The other commits the same run before each request in turn: it is committed, and no file is
-    lost."""
-    before, number, ended = saved_in(form, 2), 0, False
-    while not ended:
-        bucket = Raced(dict(before.files), at=number)
-        outcomes: list[str] = []
-
-        def other(outcomes: list[str] = outcomes) -> None:
-            try:
-                commit_in(form, 2)
-                outcomes.append("done")
-            except LockHeld as error:
-                outcomes.append(str(error))
-
-        bucket.race = other
-        with in_bucket(bucket):
-            commit_in(form, 2)
-        assert seed_in(form, bucket) == 2, bucket.log
-        assert all(each == "done" or "made by shardvar" in each for each in outcomes)
+                commit_in("shardvar", 2)
+        except (StorageError, CheckpointError):
+            assert bucket.race is None
         ended = bucket.race is not None
+        assert seed_in("shardvar", bucket) == (2 if ended else 3)
         number += 1
-    assert number > COUNT
 
 
 def test_a_copy_of_another_size_is_not_committed() -> None:

@@ -19,6 +19,7 @@ from shardvar.testing.arrays import arrays
 from shardvar.wire.digests import DIGESTS, encode_digests
 from shardvar.wire.safetensors_header import build_header
 from spec_tests.helpers.damage import flip
+from spec_tests.helpers.sharding_callbacks import Negating
 
 MODEL: dict[str, Any] = {
     "a": np.arange(2**19, dtype=np.float32).reshape(-1, 4),
@@ -244,17 +245,6 @@ def test_lazy_arrays_are_not_hashed_before_they_are_written(tmp_path: Path) -> N
     lazy = sv.lazy((3,), "float64", lambda: np.zeros(3))
     with pytest.raises(UnsupportedError, match="lazy"):
         sv.save(tmp_path / "m", {"a": lazy}, digest=True)
-
-
-class Negating(sv.ShardingCallback):
-    """A policy that changes values."""
-
-    description = "Negates."
-
-    def __call__(self, tensors: Any) -> Any:
-        return [
-            {each.checkpoint_key: {each.slice_spec: -np.asarray(each.tensor)}} for each in tensors
-        ]
 
 
 def test_a_policy_that_changes_values_gets_no_stale_digests(tmp_path: Path) -> None:

@@ -151,8 +151,10 @@ SIZES = (LEAF_NBYTES, LEAF_NBYTES + 64, 6 * LEAF_NBYTES + 128)
 
 
 @pytest.mark.parametrize("nbytes", SIZES)
-@pytest.mark.parametrize("dtype", ["bfloat16", "complex128"])
-@pytest.mark.parametrize("partition", [None, 3, [1, 2], [2, 2]])
+@pytest.mark.parametrize(
+    ("dtype", "partition"),
+    [("bfloat16", None), ("complex128", 3), ("bfloat16", [1, 2]), ("complex128", [2, 2])],
+)
 def test_leaves_are_found_in_any_slices(
     nbytes: int, dtype: str, partition: Any, tmp_path: Path
 ) -> None:
@@ -396,7 +398,7 @@ import resource, sys
 import shardvar as sv
 from shardvar.cli.main import main
 
-resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
 folder, number = sys.argv[1], int(sys.argv[2])
 deltas = [f"{folder}/d{i}" for i in range(1, number + 1)]
 sv.apply(f"{folder}/v0", deltas, f"{folder}/c")
@@ -409,7 +411,7 @@ assert main(["verify", *deltas]) == 0
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits are of POSIX")
 def test_a_long_chain_needs_few_open_files(tmp_path: Path) -> None:
-    tensors, number = {"w": np.zeros(300, np.int16), "step": np.int64(0)}, 100
+    tensors, number = {"w": np.zeros(300, np.int16), "step": np.int64(0)}, 40
     for at in range(number + 1):
         tensors["w"][at] = at
         tensors["step"] = np.int64(at)
@@ -572,7 +574,7 @@ def test_memory_does_not_grow_with_the_tensors(tmp_path: Path) -> None:
 
 def test_frames_of_any_size_lie_next_to_whole_tensors(tmp_path: Path) -> None:
     """Large payloads are read on another way than small ones, and from another source than whole
-    tensors. All of them were read from the beginning of the scratch file once."""
+    tensors."""
     rng = np.random.default_rng(0)
     a = {f"w{i}": rng.normal(0, 1, (1 << i, 8)).astype(np.float32) for i in range(4, 18)}
     b = {key: each * np.float32(1.001) for key, each in a.items()} | {"new": np.ones(99)}

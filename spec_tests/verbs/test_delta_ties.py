@@ -1,9 +1,8 @@
 """Ties in deltas: what is stored once in the new checkpoint is compared and stored once in the delta,
 and once in the result, if its format can."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,37 +12,13 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.errors import CheckpointError, ShardvarError
-from shardvar.planning.index import DELTA, Metadata, find_ties
-from shardvar.verbs.locate import find_target
-from shardvar.verbs.save import source_of
-from shardvar.verbs.writing import carry_out, plan_checkpoint
+from shardvar.planning.index import DELTA, find_ties
 from shardvar.wire.digests import digest_of_all
 from spec_tests.helpers.delta_page import result_of, rewrite_delta, tensors_of
+from spec_tests.helpers.metadata_saves import save_with
 from spec_tests.helpers.thoroughness import stride
 
 KEYS = ("a", "b", "c", "d")
-
-
-def save(
-    path: Path,
-    tensors: dict[str, Any],
-    ties: Mapping[str, str] = MappingProxyType({}),
-    paths: Mapping[str, Any] = MappingProxyType({}),
-    form: str = "shardvar",
-) -> Path:
-    """Save tensors, some of which are keys for the bytes of others."""
-    source = source_of({key: array for key, array in tensors.items() if key not in ties})
-    work = plan_checkpoint(
-        find_target(path, form, otherwise="shardvar"),
-        source.index.entries,
-        policy=None,
-        partition=None,
-        metadata=Metadata(ties=ties, paths=paths),
-        force=False,
-        source=source,
-    )
-    carry_out(work)
-    return path
 
 
 def ties_of(path: Path) -> dict[str, str]:
@@ -89,7 +64,7 @@ def test_the_result_has_the_ties_of_the_new_checkpoint(
     for number, (tensors, ties) in enumerate(chain):
         # The base may have all its tensors by themselves.
         mine = {} if is_untied and not number else ties
-        save(path / f"v{number}", tensors, mine)
+        save_with(path / f"v{number}", tensors, mine)
         if number:
             report = sv.delta(path / f"v{number - 1}", path / f"v{number}", path / f"d{number}")
             assert {each.key: each.tie for each in report.tensors if each.tie} == ties_of(
@@ -125,7 +100,7 @@ def test_the_result_has_the_ties_of_the_new_checkpoint(
 def written(path: Path, chain: Any) -> list[Path]:
     """Save checkpoints in a row, and return the deltas between them."""
     for number, each in enumerate(chain):
-        save(path / f"v{number}", *each)
+        save_with(path / f"v{number}", *each)
         if number:
             sv.delta(path / f"v{number - 1}", path / f"v{number}", path / f"d{number}")
     return [path / f"d{number}" for number in range(1, len(chain))]
@@ -206,7 +181,7 @@ def test_the_result_has_the_nested_values_of_the_new_checkpoint(tmp_path: Path) 
     paths = {"model.0.a": ("model", 0, "a"), "model.0.b": ("model", 0, "b")}
     for number in range(3):
         tensors["model.0.a"][number] = 1
-        save(tmp_path / f"v{number}", tensors, paths=paths, form="torch")
+        save_with(tmp_path / f"v{number}", tensors, paths=paths, form="torch")
         if number:
             sv.delta(tmp_path / f"v{number - 1}", tmp_path / f"v{number}", tmp_path / f"d{number}")
     deltas = [tmp_path / "d1", tmp_path / "d2"]
@@ -225,7 +200,7 @@ def tied(tmp_path: Path) -> Path:
     new[[5, 1 << 20]] = -1
     for name, array, step in (("a", old, 1), ("b", new, 2)):
         tensors = {"embed": array, "head": array, "step": np.int64(step)}
-        save(tmp_path / name, tensors, {"head": "embed"})
+        save_with(tmp_path / name, tensors, {"head": "embed"})
     sv.delta(tmp_path / "a", tmp_path / "b", tmp_path / "d")
     return tmp_path
 
@@ -243,13 +218,6 @@ def test_a_tied_tensor_is_compared_and_stored_once(tied: Path) -> None:
     assert result.nbytes == (3 << 21) + 8 and ties_of(tied / "c") == {"head": "embed"}
     # Its digests are the ones of any other copy.
     assert sv.digest(tied / "c").checkpoint == report.result
-
-
-def test_a_base_without_ties_gives_a_result_with_them(tied: Path) -> None:
-    sv.reshard(tied / "a", tied / "a.safetensors")
-    sv.apply(tied / "a.safetensors", tied / "d", tied / "c", format="shardvar")
-    assert ties_of(tied / "c") == {"head": "embed"}
-    assert sv.diff(tied / "b", tied / "c").equal
 
 
 def test_pytorch_shares_the_storage_of_the_result(tied: Path) -> None:

@@ -156,28 +156,20 @@ def test_the_manifest_of_another_checkpoint_is_called_that(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "given", ["nowhere.sha256", ".", ""], ids=["absent", "folder", "separator"]
-)
-def test_a_manifest_that_is_absent_is_not_called_a_lost_file_of_a_checkpoint(
-    given: str, tmp_path: Path
-) -> None:
-    sv.save(tmp_path / "m", {"a": np.ones(3)})
-    with pytest.raises(
-        MissingFile, match=r"manifest.*\. `shardvar digest PATH --write` writes one\.$"
-    ):
-        sv.verify(tmp_path / "m", against=f"{tmp_path}/{given}")
-
-
-def test_what_cannot_be_a_manifest_is_not_told_that_it_should_hold_a_checkpoint(
-    tmp_path: Path,
+    ("given", "words"),
+    [("nowhere.sha256", "manifest.*"), (".", "manifest.*"), ("", "manifest.*"),
+     ("fifo", "fifo is a fifo, not a file")],
+    ids=["absent", "folder", "separator", "fifo"],
+)  # fmt: skip
+def test_what_cannot_be_a_manifest_is_not_called_a_lost_file_of_a_checkpoint(
+    given: str, words: str, tmp_path: Path
 ) -> None:
     sv.save(tmp_path / "m", {"a": np.ones(3)})
     os.mkfifo(tmp_path / "fifo")
-    with pytest.raises(
-        CheckpointError,
-        match=r"fifo is a fifo, not a file\. `shardvar digest PATH --write` writes one\.$",
-    ):
-        sv.verify(tmp_path / "m", against=tmp_path / "fifo")
+    told = rf"{words}\. `shardvar digest PATH --write` writes one\.$"
+    with pytest.raises(CheckpointError, match=told) as caught:
+        sv.verify(tmp_path / "m", against=f"{tmp_path}/{given}")
+    assert isinstance(caught.value, MissingFile) or given == "fifo"
 
 
 @pytest.mark.parametrize(
@@ -230,33 +222,23 @@ def test_a_manifest_that_was_cut_is_refused(kept: float, tmp_path: Path) -> None
                 decode_manifest(each, "m.sha256")
 
 
-@pytest.mark.parametrize(
-    ("line", "what"),
-    [
-        ("# signed by nobody", "line 3 of no kind"),
-        (f'# tensor {"0" * 64} "\\q"', "wrong key"),
-        (f'# tensor {"0" * 63} "a"', "of no kind"),
-    ],
-)
-def test_a_line_that_is_unknown_is_named(line: str, what: str) -> None:
-    head, of_all = f"# shardvar digest 1\n# checkpoint {sha256().hexdigest()}\n", "\n"
-    with pytest.raises(MalformedCheckpoint, match=what):
-        decode_manifest(f"{head}{line}{of_all}".encode(), "m.sha256")
+_HEAD = f"# shardvar digest 1\n# checkpoint {sha256().hexdigest()}\n"
 
 
 @pytest.mark.parametrize(
-    ("head", "cause", "remedy"),
+    ("text", "words"),
     [
-        ("# shardvar digest 1\r", "end in CR LF", "as it is"),
-        ("# shardvar digest 2", "of version 2", "a later one"),
-        ("", "is not a manifest", "digest PATH --write"),
+        (f"{_HEAD}# signed by nobody\n", "line 3 of no kind"),
+        (f'{_HEAD}# tensor {"0" * 64} "\\q"\n', "wrong key"),
+        (f'{_HEAD}# tensor {"0" * 63} "a"\n', "of no kind"),
+        ("# shardvar digest 1\r\n", "end in CR LF.*as it is"),
+        ("# shardvar digest 2\n", "of version 2.*a later one"),
+        ("\n", "is not a manifest.*digest PATH --write"),
     ],
 )
-def test_a_file_with_another_first_line_is_refused_with_its_cause(
-    head: str, cause: str, remedy: str
-) -> None:
-    with pytest.raises(MalformedCheckpoint, match=f"{cause}.*{remedy}"):
-        decode_manifest(f"{head}\n".encode(), "m.sha256")
+def test_a_text_that_is_no_manifest_is_refused_with_its_cause(text: str, words: str) -> None:
+    with pytest.raises(MalformedCheckpoint, match=words):
+        decode_manifest(text.encode(), "m.sha256")
 
 
 def test_a_manifest_that_is_given_for_its_checkpoint_is_called_that(tmp_path: Path) -> None:

@@ -11,14 +11,11 @@ import pytest
 
 import shardvar as sv
 from shardvar.layout.dtypes import Array, numpy_dtype
-from shardvar.planning.index import Metadata
 from shardvar.verbs.compare.digest import digest_array
 from shardvar.verbs.compare.manifest import write_manifest
-from shardvar.verbs.locate import find_target
-from shardvar.verbs.save import source_of
-from shardvar.verbs.writing import carry_out, plan_checkpoint
 from spec_tests.formats.test_javascript_reader import NODE, READER
 from spec_tests.helpers.damage import flip
+from spec_tests.helpers.metadata_saves import save_with
 from spec_tests.helpers.paths import module_of_page
 from spec_tests.vector_generators import digests
 
@@ -90,29 +87,12 @@ def test_javascript_compares_the_digests_that_a_checkpoint_carries(tmp_path: Pat
     with sv.open_checkpoint(tmp_path / "all") as reader:
         digests_of_all = dict(reader.digests)
     stale = digests_of_all | {"step": "0" * 64}
-    write_with_digests(tmp_path / "stale", tensors, stale)
+    save_with(tmp_path / "stale", tensors, digests=stale)
     done = subprocess.run(
         [*words, str(tmp_path / "stale"), "--digest"], capture_output=True, timeout=120
     )
     assert done.returncode == 1 and done.stdout.splitlines()[-1] == b'differs: "step"'
     assert [each.key for each in sv.verify(tmp_path / "stale").damages] == ["step"]
-
-
-def write_with_digests(
-    path: Path, tensors: dict[str, Array], digests_of_all: dict[str, str]
-) -> None:
-    """Save tensors with any digests."""
-    source = source_of(tensors)
-    work = plan_checkpoint(
-        find_target(path, None, otherwise="shardvar"),
-        source.index.entries,
-        policy=None,
-        partition=None,
-        metadata=Metadata(digests=digests_of_all),
-        force=False,
-        source=source,
-    )
-    carry_out(work)
 
 
 def test_the_checker_compares_the_digests_that_a_file_carries(

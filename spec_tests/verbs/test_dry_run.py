@@ -61,51 +61,43 @@ def assert_refused_alike(
     assert dry.remedy
 
 
-@pytest.mark.parametrize(
-    ("key", "name", "form"),
-    [
-        ("/abs", "t.npz", None),
-        ("a/../b", "t.npz", None),
-        ("", "t", "tensorflow"),
-        ("_CHECKPOINTABLE\udcff", "t", "safetensors"),
-        ("__metadata__", "t", "safetensors"),
-    ],
-)
-def test_a_name_that_the_format_cannot_hold(
-    key: str, name: str, form: str | None, tmp_path: Path
+INDEXES = {
+    "shardvar": "t.svindex",
+    "tensorflow": "t.index",
+    "safetensors": "t/model.safetensors",
+    "npz": "t.npz",
+}
+REFUSED: list[tuple[str, str, type[ShardvarError], dict[str, Any]]] = [
+    ("/abs", "t.npz", UnsupportedError, {}),
+    ("a/../b", "t.npz", UnsupportedError, {}),
+    ("", "t", UnsupportedError, {"format": "tensorflow"}),
+    ("_CHECKPOINTABLE\udcff", "t", UnsupportedError, {"format": "safetensors"}),
+    ("__metadata__", "t", UnsupportedError, {"format": "safetensors"}),
+    ("a", "t.npz", UnsupportedError, {"cast": {"a": "bfloat16"}}),
+    ("a", "file/t", StorageError, {}),
+    ("a", "file/deeper/t", StorageError, {}),
+    ("a", "d" * 300 + "/t", StorageError, {}),
+    ("a", "/".join(["d" * 200] * 30) + "/t", StorageError, {}),
+    *[("a", "/proc/x/t", StorageError, {}) for _ in range(os.path.isdir("/proc/self"))],
+    *[("a", f"old {form}/t", TargetExists, {"format": form}) for form in INDEXES],
+    *[("a", f"no {form}/t", StorageError, {"format": form}) for form in INDEXES],
+]
+"""The key of the source, the target, the error of both runs, and options. A folder "old" has a
+checkpoint of the format, and a folder "no" has a folder in the place of its index."""
+
+
+@pytest.mark.parametrize(("key", "target", "kind", "options"), REFUSED)
+def test_what_the_run_refuses_the_dry_run_refuses(
+    key: str, target: str, kind: type[ShardvarError], options: dict[str, Any], tmp_path: Path
 ) -> None:
     source = saved(tmp_path, {key: np.ones(3)})
-    assert_refused_alike(source, tmp_path / name, UnsupportedError, tmp_path, format=form)
-
-
-def test_a_dtype_that_the_format_cannot_hold(tmp_path: Path) -> None:
-    source = saved(tmp_path)
-    assert_refused_alike(
-        source, tmp_path / "t.npz", UnsupportedError, tmp_path, cast={"a": "bfloat16"}
-    )
-
-
-@pytest.mark.parametrize("form", ["shardvar", "tensorflow", "safetensors", "npz"])
-def test_a_target_that_exists(form: str, tmp_path: Path) -> None:
-    source = saved(tmp_path)
-    sv.save(tmp_path / "t", {"b": np.ones(3)}, format=form)
-    assert_refused_alike(source, tmp_path / "t", TargetExists, tmp_path, format=form)
-    assert sv.reshard(source, tmp_path / "t", format=form, force=True, dry_run=True).dry_run
-
-
-@pytest.mark.parametrize(
-    ("form", "index"),
-    [
-        ("shardvar", "t.svindex"),
-        ("tensorflow", "t.index"),
-        ("safetensors", "t/model.safetensors"),
-        ("npz", "t.npz"),
-    ],
-)
-def test_a_directory_in_the_place_of_the_index(form: str, index: str, tmp_path: Path) -> None:
-    source = saved(tmp_path)
-    (tmp_path / index).mkdir(parents=True)
-    assert_refused_alike(source, tmp_path / "t", StorageError, tmp_path, format=form)
+    (tmp_path / "file").write_bytes(b"x")
+    for form, index in INDEXES.items():
+        sv.save(tmp_path / f"old {form}" / "t", {"b": np.ones(3)}, format=form)
+        (tmp_path / f"no {form}" / index).mkdir(parents=True)
+    assert_refused_alike(source, tmp_path / target, kind, tmp_path, **options)
+    if kind is TargetExists:
+        assert sv.reshard(source, tmp_path / target, force=True, dry_run=True, **options).dry_run
 
 
 def test_a_directory_of_the_name_without_ending_is_no_hindrance(tmp_path: Path) -> None:
@@ -116,7 +108,7 @@ def test_a_directory_of_the_name_without_ending_is_no_hindrance(tmp_path: Path) 
         assert sv.reshard(source, tmp_path / name).num_tensors == 1
 
 
-@pytest.mark.parametrize("form", ["shardvar", "tensorflow", "safetensors", "npz"])
+@pytest.mark.parametrize("form", INDEXES)
 def test_a_name_that_is_too_long_with_its_endings(form: str, tmp_path: Path) -> None:
     """Whatever the length, the dry run says what the run says."""
     source = saved(tmp_path)
@@ -126,21 +118,6 @@ def test_a_name_that_is_too_long_with_its_endings(form: str, tmp_path: Path) -> 
         run = refused(lambda target=target: sv.reshard(source, target, format=form))
         assert type(dry) is type(run), (length, dry, run)
         assert dry is None or isinstance(dry, ArgumentError)
-
-
-def test_a_file_in_the_place_of_a_directory(tmp_path: Path) -> None:
-    source = saved(tmp_path)
-    (tmp_path / "file").write_bytes(b"x")
-    for target in ("file/t", "file/deeper/t"):
-        assert_refused_alike(source, tmp_path / target, StorageError, tmp_path)
-
-
-def test_a_name_of_a_directory_that_is_too_long(tmp_path: Path) -> None:
-    source = saved(tmp_path)
-    assert_refused_alike(source, tmp_path / ("d" * 300) / "t", StorageError, tmp_path)
-    assert_refused_alike(
-        source, tmp_path / "/".join(["d" * 200] * 30) / "t", StorageError, tmp_path
-    )
 
 
 def test_a_directory_that_may_not_be_written(
@@ -169,11 +146,6 @@ def test_a_disk_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         with monkeypatch.context() as patched:
             patched.setattr(LocalStorage, "free_nbytes", lambda _self, free=free: free)
             assert_refused_alike(source, directory / "t", StorageError, directory)
-
-
-@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs a file system without room")
-def test_a_place_where_nothing_can_be_made(tmp_path: Path) -> None:
-    assert_refused_alike(saved(tmp_path), Path("/proc/x/t"), StorageError, tmp_path)
 
 
 def test_a_target_that_another_writer_holds(tmp_path: Path) -> None:

@@ -43,6 +43,8 @@ from shardvar.verbs.together import executors
 from shardvar.verbs.together.executors import Opening, Payloads, check_version, run_tasks
 from spec_tests.helpers.damage import flip
 from spec_tests.helpers.hypothesis_strategies import tensor_dicts
+from spec_tests.helpers.sharding_callbacks import Negating
+from spec_tests.helpers.system_calls import snapshot
 
 MODEL: dict[str, Any] = {
     **{
@@ -89,10 +91,6 @@ class Deadly(Executor):
         return self.inner.submit(function, *arguments)
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-
-
 RULES = [
     *(f"{key}[a b] -> 'm {key}'[b a]" for key in MODEL if key.startswith("w")),
     *(f"{key} -> 'm {key}'" for key in ("flags", "step")),
@@ -134,7 +132,7 @@ def test_a_reshard_by_workers_writes_the_same_bytes(
             **options,
         )
     place = "out" if form in ("torch", "safetensors") else "."
-    assert contents(tmp_path / "here" / place) == contents(tmp_path / "there" / place)
+    assert snapshot(tmp_path / "here" / place) == snapshot(tmp_path / "there" / place)
     assert sum(done["there"]) == report.nbytes
 
 
@@ -245,12 +243,8 @@ def test_a_worker_that_was_given_up_and_goes_on_does_no_harm_to_what_was_committ
         "filter": ["w*", "step"],
     }
 
-    def files() -> dict[str, bytes]:
-        places = sorted(path for path in target.parent.rglob("*") if path.is_file())
-        return {str(path.relative_to(target.parent)): path.read_bytes() for path in places}
-
     sv.reshard(source, target, executor=(executor := Recording()), **options)
-    before, write_batch = files(), files_module._write_batch
+    before, write_batch = snapshot(target.parent), files_module._write_batch
 
     def look(*work: Any) -> Any:
         whole.append(sv.verify(target).ok)
@@ -260,7 +254,9 @@ def test_a_worker_that_was_given_up_and_goes_on_does_no_harm_to_what_was_committ
     for call in executor.calls:
         call()
     assert len(whole) >= len(executor.calls) and all(whole) and sv.verify(target).ok
-    assert {name: before[name] for name in before} == {name: files()[name] for name in before}
+    assert {name: before[name] for name in before} == {
+        name: snapshot(target.parent)[name] for name in before
+    }
 
     monkeypatch.setattr(files_module, "_write_batch", lambda *_: sys.exit())
     with monkeypatch.context() as killed:
@@ -270,10 +266,10 @@ def test_a_worker_that_was_given_up_and_goes_on_does_no_harm_to_what_was_committ
         for call in executor.calls:
             with pytest.raises(SystemExit):
                 call()
-    assert sv.verify(target).ok and files().keys() > before.keys()
+    assert sv.verify(target).ok and snapshot(target.parent).keys() > before.keys()
     monkeypatch.setattr(files_module, "_write_batch", write_batch)
     sv.reshard(source, target, force=True, **options)
-    assert len(files()) == len(before)
+    assert len(snapshot(target.parent)) == len(before)
 
 
 def test_an_interrupt_cancels_what_has_not_begun_and_keeps_what_is_finished(
@@ -355,15 +351,6 @@ def test_what_cannot_be_submitted_to_is_refused_before_anything_is_written(
 def test_values_that_a_policy_changed_are_not_sent(
     source: Path, tmp_path: Path, threads: Executor
 ) -> None:
-    class Negating(sv.ShardingCallback):
-        description = "Negates."
-
-        def __call__(self, tensors: Any) -> Any:
-            return [
-                {each.checkpoint_key: {each.slice_spec: -np.asarray(each.tensor)}}
-                for each in tensors
-            ]
-
     with pytest.raises(UnsupportedError, match="The policy changed values"):
         sv.reshard(source, tmp_path / "out", filter="w0", policy=Negating(), executor=threads)
     assert not list(tmp_path.glob("out*"))
@@ -579,8 +566,7 @@ def test_workers_end_with_a_command_that_is_killed() -> None:
 
 
 def test_an_interrupt_does_not_end_workers_that_begin_or_wait_for_tasks() -> None:
-    """Ctrl-C reaches all processes of a command. Without a task they had ended with a traceback and
-    broken the pool."""
+    """Ctrl-C reaches all processes of a command."""
     program = (
         "import argparse, os, signal\n"
         "from shardvar.cli.output import executor_of\n"

@@ -1,9 +1,8 @@
 """``gather``: the processes of a group tell each other integers through texts that the group keeps."""
 
 import random
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +18,7 @@ from shardvar.errors import IncompleteCheckpoint, StorageError
 from shardvar.verbs.training import resuming
 from shardvar.verbs.training.resuming import gather
 from shardvar.verbs.training.step_records import find_steps
+from spec_tests.helpers.step_jobs import in_threads
 
 
 class Texts:
@@ -44,24 +44,6 @@ class Texts:
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardvar.verbs.together.run._GROUP_SECONDS", (0.05, 0.05))
-
-
-def in_threads(processes: Sequence[int], act: Callable[[int], Any]) -> dict[int, Any]:
-    """Return the results of processes, or their errors."""
-    found: dict[int, Any] = {}
-
-    def run(process: int) -> None:
-        try:
-            found[process] = act(process)
-        except (IncompleteCheckpoint, StorageError) as error:
-            found[process] = error
-
-    threads = [threading.Thread(target=run, args=(each,)) for each in processes]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    return found
 
 
 def forget(process: int, count: int) -> None:

@@ -42,6 +42,8 @@ from spec_tests.helpers.incremental_stage import (
     three,
 )
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
+from spec_tests.helpers.sharding_callbacks import Negating
+from spec_tests.helpers.shared_saves import save_all
 from spec_tests.helpers.thoroughness import stride
 
 __all__ = ["run"]
@@ -178,33 +180,28 @@ def test_files_that_are_renamed_or_copied_together_keep_their_meaning(tmp_path: 
 # --- Errors
 
 
+def save_alone(path: Path, new: dict[str, Any], **options: Any) -> object:
+    """Save by the only process of a job."""
+    return save_all(path, [new], "1", **options)
+
+
+@pytest.mark.parametrize("save", [sv.save, save_alone])
 def test_a_base_that_cannot_be_referred_to_is_refused_before_a_byte_is_written(
-    tmp_path: Path,
+    save: Callable[..., object], tmp_path: Path
 ) -> None:
     sv.save(tmp_path / "a", tensors(0))
     sv.save(tmp_path / "n.npz", tensors(0))
     (tmp_path / "other").mkdir()
     before = sorted(os.listdir(tmp_path))
-    for target, base, error, words in (
-        ("b.npz", "a", ArgumentError, "has no references"),
-        ("b", "n.npz", ArgumentError, "has no references"),
-        ("other/b", "a", ArgumentError, "another directory"),
-        ("b", "lost", CheckpointNotFound, "There is no checkpoint"),
+    for target, form, base, error, words in (
+        ("b", "torch", "a", ArgumentError, "has the format torch, which has no references"),
+        ("b", None, "n.npz", ArgumentError, "has the format npz, which has no references"),
+        ("other/b", None, "a", ArgumentError, "another directory"),
+        ("b", None, "lost", CheckpointNotFound, "There is no checkpoint"),
     ):
-        with pytest.raises((error, ArgumentError), match=words):
-            sv.save(tmp_path / target, tensors(0), base=tmp_path / base)
+        with pytest.raises(error, match=words):
+            save(tmp_path / target, tensors(0), base=tmp_path / base, format=form)
         assert sorted(os.listdir(tmp_path)) == before
-
-
-class Negating(sv.ShardingCallback):
-    """A policy that changes values."""
-
-    description = "Negates."
-
-    def __call__(self, tensors: Any) -> Any:
-        return [
-            {each.checkpoint_key: {each.slice_spec: -np.asarray(each.tensor)}} for each in tensors
-        ]
 
 
 def test_values_that_are_not_known_before_they_are_written_are_refused(tmp_path: Path) -> None:

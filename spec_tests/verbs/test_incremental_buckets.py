@@ -8,7 +8,7 @@ import pytest
 
 import shardvar as sv
 from shardvar.errors import CheckpointError, CheckpointNotFound, StorageError
-from spec_tests.helpers.incremental_stage import are_equal, tensors
+from spec_tests.helpers.incremental_stage import are_equal, save_together, tensors
 from spec_tests.helpers.memory_bucket import Dead, MemoryBucket, in_bucket
 from spec_tests.helpers.thoroughness import EXHAUSTIVE
 
@@ -22,15 +22,6 @@ def save_three() -> None:
     sv.save(f"{RUN}/a", MODEL["a"], policy=sv.BalancedPolicy(3))
     sv.save(f"{RUN}/b", MODEL["b"], base=f"{RUN}/a")
     sv.save(f"{RUN}/c", MODEL["c"], base=f"{RUN}/b")
-
-
-def save_together(path: str, base: str) -> None:
-    """Save by two processes: the first refers to what the base has, and the second writes."""
-    new = tensors(0, 2, 5)
-    shares = [{"w0": new["w0"], "w1": new["w1"]}, {"w1": new["w1"], "w2": new["w2"]}]
-    options: dict[str, Any] = {"num_processes": 2, "run": "2", "attempt": "1", "base": base}
-    for process, share in enumerate(shares):
-        sv.save_shards(path, share, process=process, commit=process == 1, timeout=0, **options)
 
 
 EVENTS: dict[str, Callable[[], object]] = {

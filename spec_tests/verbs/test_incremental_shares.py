@@ -26,8 +26,15 @@ from shardvar.planning.index import EntryTable, concatenate_entries
 from shardvar.testing.arrays import tilings
 from shardvar.verbs.together import share_hashes
 from shardvar.wire.crc import CRC32C
+from spec_tests.helpers.damage import flip
 from spec_tests.helpers.incremental_stage import are_equal, assert_whole, strays
-from spec_tests.helpers.shared_saves import demo_share, demo_tensors, save_all, shard_of
+from spec_tests.helpers.shared_saves import (
+    demo_share,
+    demo_tensors,
+    given_as,
+    save_all,
+    shard_of,
+)
 from spec_tests.helpers.thoroughness import phase, stride
 
 LEAF = 1 << 20
@@ -68,18 +75,6 @@ def regions_of(path: Path) -> set[tuple[str, str, tuple[int, ...], sv.Region]]:
         (each.key, each.dtype, each.full_shape, each.region)
         for each in (slices[row] for row in range(len(slices)))
     }
-
-
-def given_as(shard: sv.LocalShard, made: str) -> sv.LocalShard:
-    """Return a local shard whose values are there in another way."""
-    array: Any = np.asarray(shard.array)
-    if made == "array" or array.dtype.kind == "O" or not array.ndim:
-        return shard
-    if made == "columns":
-        return sv.LocalShard(np.asfortranarray(array), shard.offset, shard.full_shape)
-    values = (lambda rows: array[rows]) if made == "rows" else (lambda: array)
-    lazy = sv.lazy(array.shape, array.dtype, values, by_rows=made == "rows")
-    return sv.LocalShard(lazy, shard.offset, shard.full_shape)
 
 
 def assert_digests_are_of_the_payloads(path: Path) -> None:
@@ -303,33 +298,13 @@ def test_what_is_missing_in_the_base_is_written(tmp_path: Path) -> None:
 def test_damage_in_bytes_that_are_compared_is_an_error_that_names_the_base(tmp_path: Path) -> None:
     save_all(tmp_path / "a", rows(TABLE, 2), "1")
     _, files = entries_of(tmp_path / "a")
-    octets = bytearray((tmp_path / files[0]).read_bytes())
-    octets[0] ^= 1
-    (tmp_path / files[0]).write_bytes(octets)
+    flip(tmp_path / files[0], 0)
     with pytest.raises(CorruptCheckpoint, match=r"a\.svindex.*'w'"):
         save_all(tmp_path / "b", rows(TABLE, 2), "2", base=tmp_path / "a")
     assert not (tmp_path / "b.svindex").exists()
 
 
 # --- Errors
-
-
-def test_a_base_that_cannot_be_referred_to_is_refused_before_a_byte_is_written(
-    tmp_path: Path,
-) -> None:
-    sv.save(tmp_path / "a", {"w": TABLE})
-    sv.save(tmp_path / "n.npz", {"w": TABLE})
-    (tmp_path / "other").mkdir()
-    before = sorted(os.listdir(tmp_path))
-    for target, form, base, words in (
-        ("b", "torch", "a", "has the format torch, which has no references"),
-        ("b", None, "n.npz", "has the format npz, which has no references"),
-        ("other/b", None, "a", "another directory"),
-        ("b", None, "lost", "There is no checkpoint"),
-    ):
-        with pytest.raises((ArgumentError, CheckpointNotFound), match=words):
-            save_all(tmp_path / target, rows(TABLE, 1), "1", base=tmp_path / base, format=form)
-        assert sorted(os.listdir(tmp_path)) == before
 
 
 def save_between(

@@ -150,7 +150,6 @@ def put(*names: str) -> Callable[[Path], None]:
             UnsupportedError,
             "Megatron",
         ),
-        (put("mp_rank_00/x", "mp_rank_01/x"), UnsupportedError, "Megatron"),
         (put("saved_model.pb"), IncompleteCheckpoint, "SavedModel without"),
         (put("events.out.tfevents.17.host"), UnsupportedError, "TensorBoard"),
         (put("model_index.json", "unet/"), IncompleteCheckpoint, "diffusers"),
@@ -166,14 +165,6 @@ def test_a_folder_is_named_for_what_it_is(
     assert (
         type(raised) is error and words in raised.cause and "no checkpoint at" not in raised.cause
     )
-
-
-def test_the_ranks_of_megatron_and_deepspeed_are_not_taken_for_the_whole(tmp_path: Path) -> None:
-    for rank in range(2):
-        (tmp_path / f"mp_rank_{rank:02}").mkdir()
-        (tmp_path / f"mp_rank_{rank:02}" / "model_optim_rng.pt").write_bytes(b"\x80\x02}.")
-    raised = error_of(tmp_path)
-    assert "a folder for each rank" in raised.cause and "convert" in str(raised.remedy)
 
 
 def test_the_ranks_of_llama_are_not_taken_for_steps(tmp_path: Path) -> None:

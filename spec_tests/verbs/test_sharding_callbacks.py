@@ -26,6 +26,7 @@ from shardvar.verbs.callbacks import LazySlice, SliceSource
 from shardvar.verbs.save import source_of
 from spec_tests.helpers import paths
 from spec_tests.helpers.hypothesis_strategies import slice_tables
+from spec_tests.helpers.system_calls import snapshot
 from spec_tests.verbs.test_restrictions import Callback, one_file
 
 RECORDED = json.loads((paths.GOLDEN / "policies" / "policies.json").read_text())
@@ -91,10 +92,6 @@ def model(factor: float = 1.0) -> sv.Checkpoint:
     return sv.Checkpoint(a=a, b=sv.Variable(np.int64(7)))
 
 
-def contents(directory: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in directory.iterdir()}
-
-
 def test_every_recorded_callback_is_tried() -> None:
     assert [case["callback"] for case in RECORDED["bad_callbacks"]] == list(CALLBACKS)
 
@@ -106,7 +103,7 @@ def test_a_bad_callback_is_one_clear_error_and_the_checkpoint_that_stood_there_s
     """TensorFlow saves most of them, and fails, or worse, when it restores."""
     answer, complaint = CALLBACKS[name]
     model(2.0).write(tmp_path / "m")
-    before = contents(tmp_path)
+    before = snapshot(tmp_path)
     callback = Callback(answer)
     if complaint is None:
         model().write(tmp_path / "m", policy=callback)
@@ -117,7 +114,7 @@ def test_a_bad_callback_is_one_clear_error_and_the_checkpoint_that_stood_there_s
         with pytest.raises(PolicyError, match=complaint) as caught:
             model().write(tmp_path / "m", policy=callback)
         assert "'does as it is told'" in caught.value.cause and caught.value.remedy
-        assert contents(tmp_path) == before
+        assert snapshot(tmp_path) == before
     assert len(callback.given) == 1
 
 
@@ -232,7 +229,7 @@ def test_equal_input_gives_equal_bytes_whatever_time_the_callback_takes(tmp_path
             {"x": np.arange(3)},
             policy=Callback(lambda given: [one_file(given)]),
         )
-    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    assert snapshot(tmp_path / "a") == snapshot(tmp_path / "b")
 
 
 # Lazy tensors

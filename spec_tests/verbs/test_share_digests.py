@@ -21,7 +21,7 @@ from shardvar.verbs.together.run import SaveOptions, find_run
 from shardvar.verbs.together.shares import save_with_objects
 from shardvar.wire import digests as definition
 from shardvar.wire.plain import encode_value
-from spec_tests.helpers.shared_saves import divided, save_all, shard_of
+from spec_tests.helpers.shared_saves import divided, given_as, save_all, shard_of
 
 LEAF = 48
 
@@ -48,19 +48,6 @@ def digest_of(key: str, array: Any) -> str:
     leaves = [hashlib.sha256(data[at : at + LEAF]).digest() for at in range(0, len(data), LEAF)]
     head = f"shardvar digest 1\n{dtype}\n{','.join(map(str, array.shape))}\n{len(key.encode())}\n"
     return hashlib.sha256(head.encode() + key.encode() + b"".join(leaves)).hexdigest()
-
-
-def given_as(shard: sv.LocalShard, made: str) -> sv.LocalShard:
-    """Return a local shard whose values are there in another way."""
-    array = np.asarray(shard.array)
-    if array.dtype.kind in "OS" or made == "array" or not array.ndim:
-        return shard
-    if made == "columns":
-        return sv.LocalShard(np.asfortranarray(array), shard.offset, shard.full_shape)
-    by_rows = made == "rows" and array.ndim > 0
-    values = (lambda rows: array[rows]) if by_rows else (lambda: array)
-    lazy = sv.lazy(array.shape, array.dtype, values, by_rows=by_rows)
-    return sv.LocalShard(lazy, shard.offset, shard.full_shape)
 
 
 @given(drawn=divided(4), made=st.sampled_from(["array", "columns", "lazy", "rows"]))

@@ -29,7 +29,6 @@ from shardvar.storage.local import LocalStorage
 from shardvar.storage.posix import LocalReadableFile
 from spec_tests.helpers.damage import flip
 from spec_tests.helpers.shared_saves import (
-    Shares,
     demo_share,
     demo_tensors,
     save_all,
@@ -39,8 +38,8 @@ from spec_tests.helpers.shared_saves import (
 FINISHED = re.compile(r"ck\.svindex|ck\.svdata-[0-9a-f]{16}-\d{5}-of-\d{5}")
 
 
-def rows(start: int, stop: int, of: int = 4, dtype: Any = np.float32) -> sv.LocalShard:
-    return sv.LocalShard(np.arange(start, stop, dtype=dtype), (start,), (of,))
+def rows(start: int, stop: int, of: int = 4) -> sv.LocalShard:
+    return sv.LocalShard(np.arange(start, stop, dtype=np.float32), (start,), (of,))
 
 
 @pytest.mark.smoke
@@ -123,30 +122,6 @@ def test_processes_that_did_not_save_are_named(tmp_path: Path) -> None:
         IncompleteCheckpoint, match=r"Processes 1, 2 and 4 of 5 did not save within 0.1 s"
     ):
         sv.commit_shards(tmp_path / "ck", num_processes=5, run="1", timeout=0.1)
-
-
-@pytest.mark.parametrize(
-    ("shares", "error", "words"),
-    [
-        ([{"w": rows(0, 2)}, {"w": rows(3, 4)}], IncompleteCheckpoint, r"'w' lacks \[2:3\]. .*processes 0 and 1"),
-        ([{"w": rows(0, 3)}, {}, {"w": rows(2, 4)}], OverlappingSlices, r"overlap in \[2:3\]. .*processes 0 and 2"),
-        ([{"w": rows(0, 2)}, {"w": rows(2, 4, dtype=np.int8)}], InconsistentTensor, r"float32\[4\] in process 0"),
-        ([{"w": rows(0, 2)}, {"w": rows(2, 4, of=5)}], InconsistentTensor, r"float32\[5\] in process 1"),
-        ([{"w": np.zeros(3)}, {"w": np.ones(3)}], InconsistentTensor, r"'w' has other values in process 1 than in pro"),
-    ],
-)  # fmt: skip
-def test_shares_that_do_not_fit_together_are_refused_by_process_and_the_old_checkpoint_stays(
-    shares: Shares, error: type[Exception], words: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "ck"
-    sv.save(path, demo_tensors(1))
-    with pytest.raises(error, match=words):
-        save_all(path, shares, "2")
-    assert sv.load(path)["step"] == 1
-    # What was left does not confuse another save, of either kind.
-    save_all(path, [demo_share(3, process, 2) for process in range(2)], "3")
-    assert sv.load(path)["step"] == 3
-    assert all(FINISHED.fullmatch(name) for name in os.listdir(tmp_path))
 
 
 def test_of_replicas_that_differ_the_lowest_process_counts_if_the_caller_says_so(

@@ -18,11 +18,13 @@ from shardvar.errors import (
     IncompleteCheckpoint,
     InconsistentTensor,
     MissingFile,
+    OverlappingSlices,
     StorageError,
     UnsupportedError,
 )
 from shardvar.formats.table import all_formats, format_named
 from spec_tests.helpers.shared_saves import Shares, divided, save_all
+from spec_tests.verbs.test_shares import rows
 
 PATHS = {
     "shardvar": "ck",
@@ -162,21 +164,23 @@ def test_a_file_whose_replicas_are_dropped_has_no_bytes_that_belong_to_no_tensor
     assert nbytes < 12_000
 
 
-@each_format
+UNFIT: list[tuple[list[dict[str, Any]], type[Exception], str]] = [
+    ([{"w": np.zeros(3)}, {"w": np.ones(3)}], InconsistentTensor, r"'w' has other values in process 1 than in pro"),
+    ([{"w": np.zeros(3)}, {"w": np.zeros(4)}], InconsistentTensor, r"float64\[3\] in process 0 and float64\[4\]"),
+    ([{"w": np.zeros(3)}, {"w": np.zeros(3, "f4")}], InconsistentTensor, "and float32"),
+]  # fmt: skip
+UNFIT_REGIONS: list[tuple[list[dict[str, Any]], type[Exception], str]] = [
+    ([{"w": rows(0, 2)}, {"w": rows(3, 4)}], IncompleteCheckpoint, r"'w' lacks \[2:3\]. .*processes 0 and 1"),
+    ([{"w": rows(0, 3)}, {}, {"w": rows(2, 4)}], OverlappingSlices, r"overlap in \[2:3\]. .*processes 0 and 2"),
+    ([{"w": rows(0, 2)}, {"w": rows(2, 4, of=5)}], InconsistentTensor, r"float32\[5\] in process 1"),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("shares", "error", "words"),
+    ("form", "shares", "error", "words"),
     [
-        (
-            [{"w": np.zeros(3)}, {"w": np.ones(3)}],
-            InconsistentTensor,
-            r"'w' has other values in process 1 than in pro",
-        ),
-        (
-            [{"w": np.zeros(3)}, {"w": np.zeros(4)}],
-            InconsistentTensor,
-            r"float64\[3\] in process 0 and float64\[4\]",
-        ),
-        ([{"w": np.zeros(3)}, {"w": np.zeros(3, "f4")}], InconsistentTensor, "and float32"),
+        *((form, *case) for form in PATHS for case in UNFIT),
+        *(("shardvar", *case) for case in UNFIT_REGIONS),
     ],
 )
 def test_shares_that_do_not_fit_are_refused_and_the_old_checkpoint_stays(

@@ -89,11 +89,6 @@ def test_integers_keep_every_digit() -> None:
     assert statistics(np.array([2**64 - 1], np.uint64)).maximum == 2**64 - 1
 
 
-def test_complex_numbers_count_by_magnitude_and_bools_as_numbers() -> None:
-    assert statistics(np.array([3 + 4j, 0j])).maximum == 5.0
-    assert statistics(np.array([True, False, True])).mean == pytest.approx(2 / 3)
-
-
 @given(tensor_dicts(strings=True), st.integers(1, 4), st.integers(16, 100))
 def test_streamed_statistics_do_not_depend_on_the_layout(
     tmp_path_factory: pytest.TempPathFactory, tensors: dict[str, Any], parts: int, nbytes: int

@@ -124,23 +124,6 @@ def test_what_is_saved_is_whole(
     assert counts == (written.num_tensors, written.num_slices, written.nbytes)
 
 
-@pytest.mark.parametrize("form", ["shardvar", "tensorflow", "npz"])
-def test_every_flipped_bit_of_a_payload_is_found(form: str, tmp_path: Path) -> None:
-    """R-DAMAGE-1: exhaustively, and the tensor that it belongs to is named; the others are not."""
-    path = tmp_path / FORMATS[form]
-    sv.save(path, tensors(), format=form)
-    with sv.open_checkpoint(path) as reader:
-        entries = reader.entries()
-        rows = [(entries.slices[row], int(entries.start[row])) for row in range(len(entries))]
-    data = path if form == "npz" else data_files(tmp_path)[0]
-    for piece, start in rows:
-        for offset in range(start, start + piece.nbytes):
-            flip(data, offset)
-            assert kinds(sv.verify(path)) == {("CorruptCheckpoint", piece.key)}
-            flip(data, offset)
-    assert sv.verify(path).ok
-
-
 @pytest.mark.parametrize("form", ["shardvar", "tensorflow", "safetensors", "npz"])
 def test_a_file_that_was_cut_short_is_never_whole(form: str, tmp_path: Path) -> None:
     path = tmp_path / FORMATS[form]
@@ -159,12 +142,16 @@ def test_a_file_that_was_cut_short_is_never_whole(form: str, tmp_path: Path) -> 
     assert sv.verify(path).ok
 
 
-@pytest.mark.parametrize("rows", [5, 40_000, 1_200_000])
-def test_no_damage_hides_another(rows: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("form", "rows"),
+    [("shardvar", 5), ("tensorflow", 5), ("shardvar", 40_000), ("shardvar", 1_200_000)],
+)
+def test_no_damage_hides_another(form: str, rows: int, tmp_path: Path) -> None:
     """Small tensors that are read in one go, and large ones that are read in blocks: each keeps its
     own verdict."""
     path = tmp_path / "model"
-    sv.save(path, {f"t{i}": np.full(rows, i, np.float64) for i in range(6)}, partition={"t1": 2})
+    tensors = {f"t{i}": np.full(rows, i, np.float64) for i in range(6)}
+    sv.save(path, tensors, format=form, partition={"t1": 2})
     with sv.open_checkpoint(path) as reader:
         last = {
             key: int(reader.find(key).start[-1]) + 8 * (rows // 4) for key in ("t1", "t2", "t4")
@@ -183,12 +170,6 @@ def test_what_says_nothing_about_the_checkpoint_is_raised(tmp_path: Path) -> Non
         sv.verify(tmp_path / "a")
     with pytest.raises(sv.errors.UnsupportedError):
         sv.verify(GOLDEN / "tensorflow" / "v1_format_legacy")
-
-
-def test_a_member_that_is_not_supported_is_neither_ok_nor_damaged() -> None:
-    report = sv.verify(GOLDEN / "npz" / "bzip2_and_lzma" / "ckpt" / "arrays.npz")
-    assert not report.ok and not report.damages
-    assert dict(report.outcomes) == {"st": "ok", "bz": "not verifiable", "xz": "not verifiable"}
 
 
 @pytest.mark.parametrize("form", FORMATS)

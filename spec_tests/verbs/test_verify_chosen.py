@@ -25,10 +25,8 @@ def save_damaged(path: Path) -> None:
     """Save the tensors, and change a byte of a.w and one of words."""
     sv.save(path, TENSORS, partition={"*.w": 2})
     (file,) = path.parent.glob(f"{path.name}.svdata*")
-    octets = bytearray(file.read_bytes())
     for values in (TENSORS["a.w"].tobytes()[:64], b"yz"):
-        octets[octets.index(values)] ^= 1
-    file.write_bytes(octets)
+        flip(file, file.read_bytes().index(values))
 
 
 @pytest.mark.parametrize(

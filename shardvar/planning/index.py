@@ -438,7 +438,7 @@ def unknown_key(key: str, keys: Iterable[str]) -> UnknownKey:
 
 
 def find_faults(slices: SliceTable, *, is_part: bool = False) -> dict[str, CheckpointError]:
-    """The keys that break a law, each with its error; holes are no fault of a part."""
+    """The keys that break a law, each with its error; a part may have holes."""
     # Most tensors are one slice, the whole of it. An index of such tensors breaks no law.
     full = slices.tensors.shapes
     if (

@@ -105,6 +105,7 @@ HOWS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", ["workers", "threads"])
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("form", ["shardvar", "tensorflow", "safetensors", "torch"])

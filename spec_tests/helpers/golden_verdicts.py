@@ -67,6 +67,7 @@ def hold_to_verdict(kind: str, case: str) -> None:
                 assert all(isinstance(error, UnsupportedError) for error in errors.values())
                 assert wanted - arrays.keys() <= {*expected["may_be_unsupported"]}
                 assert errors.keys() <= {THE_WHOLE, *expected.get("refused", errors)}
+                assert THE_WHOLE in errors or not sv.verify(path).damages
             case "refuse":
                 assert not verified and not is_loaded(path)
             case "report":

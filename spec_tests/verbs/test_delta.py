@@ -561,15 +561,15 @@ print(peak() - before)
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc has the peak")
 def test_memory_does_not_grow_with_the_tensors(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    big = rng.integers(0, 2**32, (3 << 14, 1024), np.uint32).view(np.float32)
+    big = rng.integers(0, 2**32, (3 << 13, 1024), np.uint32).view(np.float32)
     sv.save(tmp_path / "small", {"w": big[:100]})
     sv.save(tmp_path / "a", {"w": big}, partition={"w": [1, 3]})
     sv.save(tmp_path / "b", {"w": rng.integers(0, 2**32, big.shape, np.uint32).view(np.float32)})
-    assert big.nbytes == 192 << 20
+    assert big.nbytes == 96 << 20
     found = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(tmp_path)], capture_output=True, text=True, check=True
     )
-    assert int(re.findall(r"\d+", found.stdout)[0]) < 128 << 10
+    assert int(re.findall(r"\d+", found.stdout)[0]) < 64 << 10
 
 
 def test_frames_of_any_size_lie_next_to_whole_tensors(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import shardvar as sv
 from shardvar.layout.dtypes import numpy_dtype, widen_numbers
 from shardvar.verbs.compare import blocks, distances
 from shardvar.verbs.compare import walk as sides
-from shardvar.verbs.compare.comparison import DiffReport
+from shardvar.verbs.compare.comparison import DiffReport, lines_of_diff
 from shardvar.verbs.compare.distances import Difference, Products, compare_arrays, products_of_same
 from spec_tests.helpers import paths
 from spec_tests.helpers.damage import flip
@@ -120,6 +120,20 @@ def test_equal_values_of_different_dtypes_do_not_differ(
 ) -> None:
     a, b = (np.array(numbers, np.int8).astype(numpy_dtype(name)) for name in (one, other))
     assert compare_arrays(a, b) == Difference()
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_are_widened_to_the_one_dtype_that_holds_them(name: str) -> None:
+    """uint64 only for uint64: differences of smaller numbers may be negative."""
+    dtype = numpy_dtype(name)
+    wide = widen_numbers(np.array([0, 1]).astype(dtype))
+    if name == "uint64":
+        assert wide.dtype == np.uint64
+    elif name.startswith(("int", "uint", "bool")):
+        assert wide.dtype == np.int64
+    else:
+        assert wide.dtype == (np.complex128 if name.startswith("complex") else np.float64)
+    assert wide.tolist() == [0, 1]
 
 
 def test_integers_are_far_apart_exactly() -> None:
@@ -360,3 +374,15 @@ def test_every_dtype_of_tensorflow_is_equal_to_itself(case: str) -> None:
     """Variants and quantized tensors too, which are compared as bytes."""
     report = sv.diff(GOLDEN / case, GOLDEN / case)
     assert report.equal and report.num_equal
+
+
+def test_a_difference_says_how_many_elements_have_no_distance(directory: Path) -> None:
+    a = np.array([1.0, 2.0, 3.0, 4.0])
+    for nans in range(3):
+        b = a + 1
+        b[:nans] = np.nan
+        sv.save(directory / "a", {"t": a}, force=True)
+        sv.save(directory / "b", {"t": b}, force=True)
+        text = "\n".join(lines_of_diff(sv.diff(directory / "a", directory / "b")))
+        assert (f"; {nans} with NaN" in text) == (nans > 0)
+        assert "by at most 1" in text and "relative" in text

@@ -97,8 +97,13 @@ def words(report: VerifyReport) -> str:
     return " ".join([*report.notes, *(each.message for each in (*report.damages, *report.doubts))])
 
 
-@pytest.mark.parametrize("form", WRITTEN)
-@pytest.mark.parametrize("name", ["SHA256SUMS", "checklist.chk", "sha512sum.txt", "checksums.txt"])
+@pytest.mark.parametrize(
+    ("form", "name"),
+    [
+        *((form, "SHA256SUMS") for form in WRITTEN),
+        *(("safetensors", name) for name in ("checklist.chk", "sha512sum.txt", "checksums.txt")),
+    ],
+)
 def test_a_list_next_to_the_files_of_any_format_is_compared(
     form: str, name: str, tmp_path: Path
 ) -> None:
@@ -122,8 +127,14 @@ def test_a_list_next_to_the_files_of_any_format_is_compared(
         assert (at, True) in [(each.file, f"in {name}" in each.cause) for each in report.damages]
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("ending", [".sha256", ".sha256sum", ".SHA256", "-sha256.txt", ".md5"])
+@pytest.mark.parametrize(
+    ("form", "ending"),
+    [
+        *((form, ".sha256") for form in FORMS),
+        *(("text", ending) for ending in (".sha256sum", ".SHA256", "-sha256.txt", ".md5")),
+        ("tagged", ".md5"),
+    ],
+)
 def test_a_list_of_one_file_is_compared_in_each_form(
     form: str, ending: str, tmp_path: Path
 ) -> None:

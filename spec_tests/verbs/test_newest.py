@@ -476,7 +476,6 @@ def test_steps_that_all_processes_write_may_count_from_0(form: str, tmp_path: Pa
     for step in range(3):
         sv.save(tmp_path / f"{step}{item}", {"step": np.array(step)}, format=form)
     assert newest_step(tmp_path) == 2
-    assert newest_step(tmp_path) == 2
 
 
 def test_the_pointer_of_detectron_is_believed(tmp_path: Path) -> None:

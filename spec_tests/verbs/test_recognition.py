@@ -239,10 +239,15 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
-    ["consolidated.safetensors", "optimizer.safetensors", "optimizer.pt", "ema.safetensors"],
+    ("prefix", "other"),
+    [
+        ("model", "consolidated.safetensors"),
+        ("model", "optimizer.safetensors"),
+        ("model", "optimizer.pt"),
+        ("model", "ema.safetensors"),
+        ("diffusion_pytorch_model", "ema.safetensors"),
+    ],
 )
-@pytest.mark.parametrize("prefix", ["model", "diffusion_pytorch_model"])
 def test_the_index_of_the_hub_speaks_for_its_folder(
     prefix: str, other: str, tmp_path: Path, run: Run
 ) -> None:

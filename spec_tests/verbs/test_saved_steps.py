@@ -334,6 +334,19 @@ def test_bad_input_is_one_error_and_changes_nothing(
     assert sorted(os.listdir(tmp_path)) == before
 
 
+def test_a_step_of_another_job_is_noticed(tmp_path: Path) -> None:
+    ours, theirs = sv.SavedSteps(tmp_path, keep_last=1), sv.SavedSteps(tmp_path)
+    ours.save(1, {"w": np.ones(3)})
+    theirs.restore()
+    theirs.save(2, {"w": np.ones(3)})
+    with pytest.raises(LockHeld, match="step-2 was saved by another job since .* step 1"):
+        ours.save(3, {"w": np.ones(3)})
+    assert numbers(ours) == [1, 2]
+    ours.restore()
+    ours.save(3, {"w": np.ones(3)})
+    assert numbers(ours) == [3]
+
+
 # Saves in the background, and bases
 
 

@@ -98,8 +98,7 @@ class Steps(RuleBasedStateMachine):
     def _save(self, number: int, value: float | None) -> None:
         newest = self._newest()
         if self.last is not None and newest > self.last:
-            told = rf"step-\d+ was saved by another job since .* step {self.last}"
-            with pytest.raises(LockHeld, match=told):
+            with pytest.raises(LockHeld):
                 self.manager.save(number, self._tensors(), value)
             return
         tensors = self._tensors()

@@ -107,6 +107,21 @@ def test_a_step_is_removed_if_no_rule_keeps_it_and_only_then(
     assert all(not beats(each, best[0]) for each in values if best and each != best[0])
 
 
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_a_restarted_job_knows_the_values(tmp_path: Path, mode: str) -> None:
+    values = [0.5, 0.1 + 0.2, math.inf, -0.0, math.nan, 1e-300, None]
+    first = sv.SavedSteps(tmp_path, mode=mode)
+    for number, value in enumerate(values):
+        first.save(number, {"w": np.ones(3)}, None if value is None else np.float64(value))
+    again = sv.SavedSteps(tmp_path, mode=mode, keep_last=1, keep_best=1)
+    assert repr([step.value for step in again.steps()]) == repr(values)
+    best = {"min": 3, "max": 2}[mode]
+    assert again.best() == first.best() == sv.SavedSteps(tmp_path, mode=mode).steps()[best]
+    again.restore()
+    again.save(7, {"w": np.ones(3)})
+    assert numbers(again) == [best, 7]
+
+
 # One process
 
 
@@ -182,6 +197,16 @@ def test_a_note_of_damage_that_is_no_list_of_numbers_is_passed_over(
     """Another program may have written it."""
     sv.save(tmp_path / "step-1", {"w": np.ones(3)}, metadata={"shardvar.damaged": text})
     assert numbers(sv.SavedSteps(tmp_path)) == [1]
+
+
+def test_training_does_not_begin_again_if_all_steps_are_damaged(tmp_path: Path) -> None:
+    saved(tmp_path, 1, 2)
+    damage(tmp_path / "step-1")
+    damage(tmp_path / "step-2")
+    steps = sv.SavedSteps(tmp_path)
+    for _ in range(2):
+        with pytest.raises(CorruptCheckpoint, match="No step of .* can be restored. step-2: "):
+            steps.restore()
 
 
 def test_a_save_that_was_killed_is_no_step(

@@ -1,11 +1,9 @@
-"""One interface of sources: declared in one place, forwarded by every wrapper, never looked up by
-name.
+"""One interface of sources: declared in one place, and forwarded by every wrapper.
 
 Law: of two sources, one of which wraps the other, every member gives the same answer, but for those
 that ``OVERRIDDEN`` lists with a reason.
 """
 
-import ast
 import inspect
 from itertools import takewhile
 from typing import Any
@@ -24,10 +22,9 @@ from shardvar.engine.mapped import MappedSource
 from shardvar.engine.quantised import EncodedSource, ScaledSource
 from shardvar.formats.listing import DequantizedSource
 from shardvar.formats.objects import ObjectsSource
-from shardvar.formats.protocol import Format, Sink, Source, WrappedSource
+from shardvar.formats.protocol import Source, WrappedSource
 from shardvar.verbs.callbacks import OverlaidSource
 from shardvar.verbs.joined_source import JoinedSource, RankSource
-from spec_tests.helpers.source_code import MODULES, at, tree_of
 
 READ = {"read_into", "in_order", "expect", "decode", "files_read"}
 """The members that get rows of the wrapper's own entries."""
@@ -207,40 +204,3 @@ def test_a_source_with_nothing_to_add_has_the_defaults() -> None:
     )
     assert source.dequantized() is source
     source.expect(entries, rows)
-
-
-DECLARED = members() | members(Sink) | members(Format)
-"""The members of the interfaces, which mypy sees where they are used by their names."""
-
-
-def look_ups(tree: ast.Module) -> list[tuple[int, str]]:
-    """Return the members of an interface that are looked up by a constant name, each with its line."""
-    return [
-        (node.lineno, str(node.args[1].value))
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id in ("getattr", "hasattr", "setattr")
-        and isinstance(node.args[1], ast.Constant)
-        and node.args[1].value in DECLARED
-    ]
-
-
-MEANT_OTHERWISE = {"name", "index", "start"}
-"""Members whose names other objects have too, such as enumerations and tensors of frameworks."""
-
-
-def test_no_member_of_an_interface_is_looked_up_by_name() -> None:
-    """A misspelt name would switch something off in silence."""
-    found = [
-        f"{at(path, line)}: {name}"
-        for path in MODULES
-        for line, name in look_ups(tree_of(path))
-        if name not in MEANT_OTHERWISE
-    ]
-    assert found == []
-
-
-def test_a_look_up_is_seen() -> None:
-    source = 'getattr(source, "traits", None)\nhasattr(form, "locate")\ngetattr(x, name)'
-    assert look_ups(ast.parse(source)) == [(1, "traits"), (2, "locate")]

@@ -81,7 +81,9 @@ def test_files_of_payloads_that_are_read_in_order_are_written_one_after_the_othe
     tmp_path: Path, writes: Writes
 ) -> None:
     """A compressed payload that two files need is read from its beginning to its end once."""
-    np.savez_compressed(tmp_path / "ck.npz", w=TABLE)
+    table = np.zeros_like(TABLE)  # packed in a tenth of the time of other numbers
+    table[::1000] = 1
+    np.savez_compressed(tmp_path / "ck.npz", w=table)
     sv.reshard(
         tmp_path / "ck.npz",
         tmp_path / "out",
@@ -91,7 +93,7 @@ def test_files_of_payloads_that_are_read_in_order_are_written_one_after_the_othe
     )
     assert len({name for name, _ in writes.payloads}) == 2
     assert writes.turns() == 1
-    assert np.array_equal(sv.load(tmp_path / "out")["w"], TABLE)
+    assert np.array_equal(sv.load(tmp_path / "out")["w"], table)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "string"])

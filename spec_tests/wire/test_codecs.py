@@ -7,7 +7,7 @@ from typing import Any
 import crc32c
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shardvar.errors import MalformedCheckpoint
@@ -282,7 +282,9 @@ def test_signed_samples_of_tensorflow(value: int, code: str) -> None:
 
 @pytest.mark.parametrize(("value", "code"), [(0, "00"), (2, "0102"), (256, "020100")])
 def test_unsigned_samples_of_tensorflow(value: int, code: str) -> None:
+    """A number may be followed by a zero."""
     assert sstable.encode_num(value).hex() == code
+    assert sstable.decode_num(bytes.fromhex(code) + b"\0", 0) == (value, len(code) // 2)
 
 
 CODES = [
@@ -325,6 +327,7 @@ def test_ordered_code_sorts_as_its_values(
     junk=st.binary(max_size=14)
     | st.lists(st.sampled_from([0, 1, 0x7F, 0x80, 0xC0, 255]), max_size=14).map(bytes)
 )
+@example(junk=b"\x01\x00")
 def test_ordered_code_accepts_only_what_it_writes(
     encode: Any, decode: Any, values: Any, junk: bytes
 ) -> None:

@@ -76,6 +76,22 @@ def test_every_key_of_up_to_three_items_is_as_in_numpy(shape: tuple[int, ...]) -
                 assert found.shape == wanted.shape and np.array_equal(found, wanted), key
 
 
+@pytest.mark.parametrize("shape", [(), (3,), (0, 2), (3, 2)])
+def test_every_basic_key_is_a_region_and_a_pick(shape: tuple[int, ...]) -> None:
+    """Exhaustively: ``x[key]`` is ``x[region.slices][pick]``, for every small key."""
+    array = counted(shape)
+    for count in (1, 2, 3):
+        for key in product(BASIC, repeat=count):
+            wanted = answer(lambda key=key: array[key])
+            if wanted is None:
+                with pytest.raises(ArgumentError):
+                    plan_region(key, shape)
+                continue
+            region, pick = plan_region(key, shape)
+            found = array[region.slices][(*pick, ...)]
+            assert found.shape == wanted.shape and np.array_equal(found, wanted), key
+
+
 @given(filled_shapes(max_rank=3, max_extent=9), st.integers(1, 40), st.data())
 def test_the_law_of_regions_and_picks(
     shape: tuple[int, ...], most: int, data: st.DataObject

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardvar.errors import ArgumentError, ShardvarError
-from shardvar.layout import Partition, PartitionSpec, Region, check_tiles, div
+from shardvar.layout import PartitionSpec, Region, check_tiles, div
 from shardvar.planning.decision import cut_slices
 from shardvar.planning.index import find_faults
 from shardvar.planning.slices import SliceTable, TensorTable
@@ -67,26 +67,6 @@ def test_scalars_and_strings_stay_whole(cut: Any) -> None:
 def test_splits_are_sizes() -> None:
     found = regions((13, 4), "float32", PartitionSpec(splits=[[1, 8, 4]]))
     assert [region.shape for region in found] == [(1, 4), (8, 4), (4, 4)]
-
-
-@pytest.mark.parametrize(
-    "cut",
-    [
-        0,
-        -1,
-        (0,),
-        (2, 2, 2),
-        PartitionSpec(splits=[[5]]),
-        Partition((3,), (Region((0,), (3,)),)),
-        div(13, 3),
-        "3",
-        2.5,
-    ],
-)
-def test_what_does_not_fit_is_the_callers_error(cut: Any) -> None:
-    """Intervals, text and fractions are no counts."""
-    with pytest.raises(ArgumentError):
-        regions((13, 4), "float32", cut)
 
 
 @given(tensor_tables(), st.data())

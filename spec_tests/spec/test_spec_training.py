@@ -194,8 +194,10 @@ def test_gradients(cut: list[int], row: tuple[int, ...], data: st.DataObject) ->
     shards, sharded = variables.shard(table, cut), shard(table, cut)
     ids = data.draw(st.lists(st.integers(0, sum(cut) - 1), max_size=6))
     upstream = values((len(ids), *row), "float64", 6)
-    _, pullback = sv.nn.vjp(sv.nn.embedding_lookup, sharded, np.array(ids, np.int64))
-    came = [gradient for gradient, _ in pullback(upstream)[0]]
+    kind = data.draw(st.sampled_from(["int32", "int64"]))
+    _, pullback = sv.nn.vjp(sv.nn.embedding_lookup, sharded, np.array(ids, kind))
+    came: list[Any] = [gradient for gradient, _ in pullback(upstream)[0]]
+    assert {each.indices.dtype.name for each in came} == {kind}
     plain = gradients.embedding_lookup_gradient(ids, upstream, shards)
     assert all(map(same_gradient, came, plain))
     assert all(map(same_gradient, came, gradients.sparse_gradients(ids, upstream, shards)))

@@ -1,6 +1,7 @@
 """Sparse writes: a plain loop over the slices, bit for bit, in every layout."""
 
 import threading
+from itertools import product
 from typing import Any
 
 import ml_dtypes
@@ -213,15 +214,18 @@ def test_the_layout_says_which_shard_holds_each_row(sizes: list[int], data: st.D
     assert [found[place] for place in range(len(rows))] == [where[row] for row in rows]
 
 
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=6), st.data())
-def test_runs_cover_a_range_once(sizes: list[int], data: st.DataObject) -> None:
-    layout = RowLayout.of_sizes(sizes)
-    rows = range(layout.num_rows)[data.draw(st.slices(layout.num_rows))]
-    bounds = layout.bounds
-    found = [0] * len(rows)
-    for shard, run, places in layout.split_range(rows):
-        own = range(bounds[shard], bounds[shard + 1])[run]
-        assert list(own) == list(rows[places]) and len(own) > 0
-        for place in range(len(rows))[places]:
-            found[place] += 1
-    assert found == [1] * len(rows)
+def test_runs_cover_a_range_once() -> None:
+    """Exhaustively: every slice of a small axis, in shards with and without rows."""
+    ends = [None, *range(-5, 6)]
+    for sizes in ([4], [1, 3], [0, 4], [2, 0, 2], [1, 1, 1, 1], [0]):
+        layout = RowLayout.of_sizes(sizes)
+        bounds = layout.bounds
+        for start, stop, step in product(ends, ends, [1, 2, 3, -1, -2, -3]):
+            rows = range(layout.num_rows)[start:stop:step]
+            found = [0] * len(rows)
+            for shard, run, places in layout.split_range(rows):
+                own = range(bounds[shard], bounds[shard + 1])[run]
+                assert list(own) == list(rows[places]) and len(own) > 0
+                for place in range(len(rows))[places]:
+                    found[place] += 1
+            assert found == [1] * len(rows), (sizes, rows)

@@ -21,7 +21,7 @@ from shardvar.errors import (
     OutOfRange,
     ScopeError,
 )
-from shardvar.reference.devices import Device, device_scope
+from shardvar.reference.devices import Device, device_scope, track_transfers
 from shardvar.reference.variables import (
     RefVariable,
     ResourceVariable,
@@ -257,6 +257,34 @@ def test_a_variable_is_made_on_the_current_device_or_where_another_is() -> None:
         )
     with pytest.raises(ArgumentTypeError, match="colocated_with is 3"):
         Variable(1.0, colocated_with=3)
+
+
+def test_reading_and_writing_move_the_value_once() -> None:
+    server, worker = Device("ps:0"), Device("worker:0")
+    with device_scope(worker):
+        variable = Variable(np.zeros((10, 4), np.float32), device=server)
+        with track_transfers() as ledger:
+            variable.read_value()
+            variable.assign(np.ones((10, 4), np.float32))
+            variable.assign_add(np.ones((10, 4), np.float32))
+            variable.sparse_read([3, 3, 7])
+            variable.scatter_add(sv.IndexedSlices(np.ones((2, 4), np.float32), [9, 0]))
+            _ = variable[2:5]
+    counted = {
+        name: (traffic.nbytes, traffic.messages) for name, traffic in ledger.operations.items()
+    }
+    assert counted == {
+        "read_value": (160, 1),
+        "assign": (160, 1),
+        "assign_add": (160, 1),
+        "sparse_read": (48, 1),
+        "scatter_add": (32, 1),
+        "getitem": (48, 1),
+    }
+    assert {(row.source, row.target) for row in ledger.transfers} == {
+        (server.name, worker.name),
+        (worker.name, server.name),
+    }
 
 
 def test_a_kind_of_variable_of_ones_own_needs_five_things() -> None:

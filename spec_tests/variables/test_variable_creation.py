@@ -208,7 +208,9 @@ def test_a_partition_is_a_named_tuple_that_unpacks() -> None:
         return counting((5, 2))[partition.slices]
 
     def by_layout(layout: Any) -> Any:
-        return {device: by_partition(part) for device, part in layout.items()}
+        made = {device: by_partition(part) for device, part in layout.items()}
+        layout.clear()  # the map is the initializer's own
+        return made
 
     for function in (by_partition, by_layout):
         variable = create_sharded_variable(function, 2, shape=(5, 2), dtype="float32")

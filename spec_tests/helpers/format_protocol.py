@@ -148,14 +148,6 @@ def _write_file(
     return checksums
 
 
-def damaged(data: bytes, places: list[tuple[int, int]]) -> bytes:
-    """The bytes with some of them changed: (offset, mask) pairs, offsets taken modulo the size."""
-    changed = bytearray(data)
-    for offset, mask in places:
-        changed[offset % len(changed)] ^= mask
-    return bytes(changed)
-
-
 NAMES = st.text(max_size=8)
 """Names of tensors."""
 

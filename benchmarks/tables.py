@@ -245,7 +245,7 @@ TABLES: dict[str, Table] = {
     "plans": _of("plan", "layouts"),
     "redistribution": _of("redistribution"),
     "formats": _of("torch_checkpoints", "orbax_checkpoints"),
-    "jobs": _of("jobs"),
+    "jobs": _of("jobs", "tiny_jobs", "orbax_jobs"),
     "joint": Table({"joint": everything}, by_count),
     "each format": _of("formats"),
     "loaders": _of("loaders"),

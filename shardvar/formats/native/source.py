@@ -348,7 +348,7 @@ class NativeIndex:
     overview: Overview
     files: Sequence[str]
     data: DataFiles | None
-    """The data files; None if none is looked at, as of a share, which is a part."""
+    """The data files; None if none is looked at: a share, which is a part, has none in place yet."""
     _kept: KeptValues[int, Entries] = field(
         init=False, default_factory=partial(KeptValues, _KEPT_BLOCKS)
     )

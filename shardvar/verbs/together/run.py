@@ -425,8 +425,8 @@ def _stamp(name: str, index: Location) -> str:
 
 
 _DISK_SECONDS = 0.001, 0.02, 1.0, 1.2
-"""Of the first pause between two looks at a disk the part for each process, and the most; then the longest
-pause, and the factor from one pause to the next."""
+"""The first pause between two looks at a disk: the first of these for each process, at most the second.
+Then the longest pause, and the factor from one pause to the next."""
 
 _LOOKS_A_SECOND = 25
 """Looks at a bucket by all processes together, at the first pause of a wait for all of them: a look is

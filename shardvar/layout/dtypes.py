@@ -183,7 +183,7 @@ def to_round_once(values: Array, dtype: DType) -> Array:
     # By itself it takes float64 to bfloat16 and smaller floats by way of float32, which rounds
     # twice, and PyTorch also to float16. 1 + 2**-8 is halfway between two bfloat16, and 2**-40 more
     # is not.
-    if dtype.name == "float8_e8m0fnu":
+    if dtype.name == "float8_e8m0fnu" != values.dtype.name:
         # All that is between its two smallest numbers, 2**-127 and 2**-126, would become the
         # larger.
         values = np.where(values < 1.5 * 2.0**-127, np.minimum(values, 2.0**-127), values)

@@ -634,7 +634,10 @@ def encode_plain(key: str, value: Any, format: str) -> bytes:
 
 
 class Copies:
-    """Copies of tensors in memory that is kept, of one state at a time."""
+    """Copies of tensors in memory that is kept, of one state at a time.
+
+    A device copies on its current stream, so work that is given to it later changes no value too soon.
+    """
 
     def __init__(self) -> None:
         self.memory: Any = Staging()
@@ -642,23 +645,32 @@ class Copies:
         self._places: list[Any] = []
         self._about: tuple[Any, ...] = ()
         self._way = False, False
+        self._under_way: list[Any] = []
+
+    def wait(self) -> None:
+        """Wait for the copies of devices."""
+        while self._under_way:
+            self._under_way.pop().synchronize()
 
     def copy(
         self, tensors: Sequence[HeldTensor], most: int | None, background: bool | str
     ) -> list[HeldTensor]:
-        """Return the tensors with copies of at most ``most`` bytes, valid until the next call."""
+        """Return the tensors with copies of at most ``most`` bytes, valid after ``wait`` until the next call;
+        without ``background`` copies of those on devices."""
+        self.wait()
         local = [each for tensor in tensors for each in tensor.local]
+        if not background:  # one by one takes far longer
+            local = [each for each in local if each.device.type != "cpu"]
         kinds = [(type(t), t.dtype, t.layout, t.device, t.shape) for t in local]
         # A fork does not own memory that processes share.
         about = most, background, os.getpid()
         if kinds != self._kinds or about != self._about:
             self._make_places(kinds, about)
         with torch.no_grad():
-            copies = self._copy(local)
-        rest = iter(copies)
+            copies = dict(zip(map(id, local), self._copy(local), strict=True))
         return [
-            HeldTensor(tensor.key, tensor.whole, [next(rest) for _ in tensor.local])
-            for tensor in tensors
+            each._replace(local=[copies.get(id(one), one) for one in each.local])
+            for each in tensors
         ]
 
     def _copy(self, local: Sequence[Any]) -> list[Any]:
@@ -676,9 +688,12 @@ class Copies:
                 large.append((place.large, memory))
             copies[number] = place.tensor
         copy_arrays([into for into, _ in large], [memory for _, memory in large])
-        for device in {kind[3] for kind in self._kinds}:
-            if device.type not in ("cpu", "meta"):
-                torch.get_device_module(device).synchronize(device)
+        for device in {kind[3] for kind in self._kinds if kind[3].type not in ("cpu", "meta")}:
+            module = torch.get_device_module(device)
+            if hasattr(module, "current_stream"):
+                self._under_way.append(module.current_stream(device).record_event())
+            else:
+                module.synchronize(device)
         return copies
 
     def _make_places(self, kinds: list[tuple[Any, ...]], about: tuple[Any, ...]) -> None:
@@ -691,7 +706,8 @@ class Copies:
             and device.type != "meta"
             for kind, dtype, layout, device, _ in kinds
         ]
-        is_pinned = any(kind[3].type == "cuda" for kind in kinds)
+        # To pin memory takes longer than a copy, and pays where it is kept.
+        is_pinned = about[1] is True and any(kind[3].type == "cuda" for kind in kinds)
         way = about[1] == "process", is_pinned
         if way != self._way:
             self.memory = Staging(_pinned_pages if is_pinned else new_pages)

@@ -171,6 +171,7 @@ def save_state(
     ``shardvar.torch.save("run/step-7", {"model": model, "optim": optimizer, "step": 7}, run="7")``
     """
     texts, (process, count), peers = texts_of(metadata), processes(), group_peers()
+    copies = _COPIES if background else Copies()
     options = SaveOptions(
         replicas, overwrite=overwrite, timeout=timeout, digest=digest, base=base, is_state=True
     )
@@ -183,13 +184,13 @@ def save_state(
         # several times, which takes longer than the copy.
         with telling(find, process), without_collection() if background else nullcontext():
             state_of_process = held_state(leaves_of_state(state, []), format)
-            if not background:
-                return state_of_process
-            copies = _COPIES.copy(state_of_process.tensors, staging_nbytes, background)
-            return replace(state_of_process, tensors=copies)
+            most = staging_nbytes if background else None
+            copied = copies.copy(state_of_process.tensors, most, background)
+            return replace(state_of_process, tensors=copied)
 
     def save(held: HeldState) -> WriteReport:
         with telling(find, process):
+            copies.wait()
             tensors = {each.key: each.shards(is_part=options.is_part) for each in held.tensors}
             objects = held.encoded(format)
             source = source_of_shards(tensors)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shardvar.engine.cast import CastSource, cast_entries, convert_into
 from shardvar.engine.read import read_arrays
 from shardvar.errors import CorruptCheckpoint, UnsupportedError
-from shardvar.layout.dtypes import HALVES, NAMES, has_values, numpy_dtype
+from shardvar.layout.dtypes import HALVES, NAMES, has_values, numpy_dtype, to_round_once
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.slices import TensorTable
 from spec_tests.helpers.hypothesis_strategies import NUMBERS, values
@@ -104,6 +104,13 @@ def extremes(name: str) -> np.ndarray[Any, Any]:
         if dtype.kind == "c":
             return np.array([complex(a, b) for a in parts for b in parts]).astype(dtype)
         return np.array(parts).astype(dtype)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if has_values(name) and name != HALVES])
+def test_values_of_the_dtype_itself_are_not_rounded(name: str) -> None:
+    values = extremes(name)
+    found = to_round_once(values, values.dtype)
+    assert found.dtype == values.dtype and found.tobytes() == values.tobytes()
 
 
 @pytest.mark.sample(3)

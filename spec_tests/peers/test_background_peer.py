@@ -149,17 +149,37 @@ def test_the_copies_lie_in_the_same_memory(gate: threading.Event, tmp_path: Path
 
 
 def test_a_copy_is_there_when_its_devices_have_made_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copies from a device begin at once, and end when it is waited for."""
+    """Copies from a device go on behind the call, on its stream if it has streams, until they are waited for."""
     from shardvar.torch.leaves import Copies
 
-    devices = [*map(torch.device, ("cpu", "cuda:1", "meta", "cuda:1", "xpu:0"))]
-    waited: list[Any] = []
-    module = SimpleNamespace(synchronize=waited.append)
-    monkeypatch.setattr(torch, "get_device_module", lambda _device: module)
+    devices = [*map(torch.device, ("cpu", "cuda:1", "meta", "cuda:1", "mps:0"))]
+    waited: list[str] = []
+
+    class WithStreams:
+        """The functions of a device, its stream and its event."""
+
+        def current_stream(self, device: Any) -> Any:
+            self.device = device
+            return self
+
+        def record_event(self) -> Any:
+            return self
+
+        def synchronize(self) -> None:
+            waited.append(str(self.device))
+
+    modules = {
+        "cuda": WithStreams(),
+        "mps": SimpleNamespace(synchronize=lambda device: waited.append(str(device))),
+    }
+    monkeypatch.setattr(torch, "get_device_module", lambda device: modules[device.type])
     copies = Copies()
     copies._kinds = [(torch.Tensor, torch.int8, torch.strided, each, (1,)) for each in devices]
     assert copies._copy([]) == []
-    assert sorted(map(str, waited)) == ["cuda:1", "xpu:0"]
+    assert waited == ["mps:0"]
+    for _ in range(2):
+        copies.wait()
+        assert waited == ["mps:0", "cuda:1"]
 
 
 def test_one_save_is_under_way_and_the_next_waits_or_is_an_error(

@@ -9,6 +9,7 @@ time limit.
 import gc
 import locale
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -57,8 +58,13 @@ for _name in _UNSET:
 os.umask(0o022)
 
 
+# pytest keeps the tests that it has rewritten: to rewrite them takes longer than to collect them.
+_WRITES_NO_BYTECODE, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+
+
 def pytest_collection_finish() -> None:
     """Leave the items of all tests out of later collections of garbage, which take a second with them."""
+    sys.dont_write_bytecode = _WRITES_NO_BYTECODE
     gc.collect()
     gc.freeze()
 

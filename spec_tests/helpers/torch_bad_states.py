@@ -230,7 +230,7 @@ def kill(folder: Path, when: str, is_victim: bool) -> None:
     }
     if is_victim:
         setattr(*places[when])
-    told("second", lambda: save(folder, state, KILLED_RUN, timeout=SECONDS))
+    told("second", lambda: save(folder, state, KILLED_RUN))
     told("after", lambda: loaded(folder))
 
 

@@ -99,15 +99,6 @@ def test_the_alignment_of_the_metadata_counts(tmp_path: Path) -> None:
     assert report.ok and not report.notes
 
 
-@pytest.mark.parametrize("shift", range(16))
-def test_a_header_may_be_longer_than_what_is_read_of_it_at_once(shift: int, tmp_path: Path) -> None:
-    """Wherever the first 64 KiB end."""
-    fields = [Field("a", STRING, text("x" * shift)), *(number(f"{n:05}", n) for n in range(5000))]
-    with sv.open_checkpoint(write(tmp_path / "m.gguf", Info(), fields=fields)) as reader:
-        user = reader.metadata.user
-        assert [user[f"{n:05}"] for n in range(5000)] == [str(n) for n in range(5000)]
-
-
 def test_bytes_of_no_tensor_are_noted(tmp_path: Path) -> None:
     report = sv.verify(write(tmp_path / "m.gguf", Info(offset=64), data=bytes(80)))
     assert report.ok and ["64 bytes" in note for note in report.notes] == [True]

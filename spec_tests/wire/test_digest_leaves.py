@@ -10,14 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardvar.errors import MalformedCheckpoint
+from shardvar.errors import MalformedCheckpoint, UnsupportedError
 from shardvar.wire import digests
 from shardvar.wire.digests import (
+    DIGESTS,
     CarriedDigests,
     LeafHashes,
+    check_digests_fit,
     decode_digests,
     digest_of_all,
     encode_digests,
+    take_digests,
+    with_digests,
 )
 
 
@@ -159,3 +163,22 @@ def test_a_text_of_another_kind_is_one_error_when_it_is_used(text: str, message:
 def test_the_digest_of_all_does_not_depend_on_the_order() -> None:
     tensors: dict[str, Any] = {"a": "0" * 64, "b": "f" * 64}
     assert digest_of_all(tensors) == digest_of_all(dict(reversed(tensors.items())))
+
+
+def test_digests_in_the_metadata_are_taken_from_them_and_fit_or_do_not() -> None:
+    digests = {"a": "0" * 64, "é": "1" * 64}
+    texts = with_digests({"user": "x"}, digests)
+    nbytes = len(texts[DIGESTS])
+    carried = take_digests(texts)
+    assert texts == {"user": "x"} and dict(carried) == digests and len(carried) == 2
+    assert (
+        "a" in carried
+        and "b" not in carried
+        and repr(carried) == f"CarriedDigests({nbytes} characters)"
+    )
+    check_digests_fit(digests, nbytes)
+    with pytest.raises(UnsupportedError) as caught:
+        check_digests_fit(digests, nbytes - 1)
+    assert caught.value.cause == (
+        f"The digests of 2 tensors have {nbytes} bytes, and the metadata have room for {nbytes - 1}."
+    )

@@ -224,6 +224,12 @@ def test_a_stream_knows_nothing_of_what_follows_or_the_truth(known: dict[str, in
             check_local(local, MEMBER._replace(flags=8))
     else:
         check_local(local, MEMBER._replace(flags=8))
+        zeros = LOCAL.pack(b"PK\3\4", 20, 0, 0, 0, 0, 0, 0, 0, 1, 0) + b"a"
+        with pytest.raises(InvalidCheckpoint, match="size or its CRC"):
+            check_local(zeros, MEMBER)
+    assert local_nbytes(LOCAL.pack(b"PK\3\4", *[0] * 8, 5, 7)) == LOCAL.size + 12
+    with pytest.raises(MalformedCheckpoint, match="bytes that are not a local header"):
+        local_nbytes(LOCAL.pack(b"PK\3\5", *[0] * 10))
 
 
 @pytest.mark.parametrize(

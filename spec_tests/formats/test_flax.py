@@ -24,15 +24,6 @@ def write(path: Path, tree: Any) -> Path:
     return path
 
 
-@given(st.data())
-def test_a_file_that_is_cut_anywhere_is_refused(data: st.DataObject) -> None:
-    whole = packed({"a": {"b": array(), "c": [1, "text", None]}, "d": array((2, 2))})
-    stop = data.draw(st.integers(0, len(whole) - 1))
-    storage = MemoryBucket({"run/m.msgpack": whole[:stop]})
-    with in_bucket(storage), pytest.raises(sv.errors.CheckpointError):
-        sv.load("s3://bucket/run/m.msgpack")
-
-
 @given(st.integers(1, 9), st.integers(0, 60), st.integers(0, 60), st.sampled_from([2, 4]))
 def test_any_range_of_an_array_in_chunks_is_that_of_the_whole(
     size: int, first: int, stop: int, itemsize: int

@@ -99,14 +99,6 @@ def test_a_data_file_has_tensors_in_the_order_of_its_format(
     assert rows.tolist() == expected
 
 
-def test_strings_keep_their_size_when_they_are_joined() -> None:
-    tensors = TensorTable.of([("s", "string", (2, 2))])
-    slices = SliceTable.of(
-        tensors, np.array([0]), np.zeros((1, 2), int), np.full((1, 2), 2), np.array([77])
-    )
-    assert join_whole(slices, Capabilities(ALL, frozenset())).nbytes.tolist() == [77]
-
-
 @pytest.mark.parametrize(
     ("rows", "held", "cause", "remedy"),
     [

@@ -14,7 +14,6 @@ from shardvar.layout import Region
 from shardvar.limits import MAX_PAYLOAD_EXPANSION
 from shardvar.planning import index
 from shardvar.planning.index import (
-    NO_CHECKSUM,
     PART,
     EntryTable,
     Metadata,
@@ -106,10 +105,6 @@ def test_entries_cut_in_pieces_are_put_together_again(
         for piece, (_, of) in zip(pieces, kept, strict=True)
         for entry, plain, runs, digest in rows_of(piece)
     ]  # fmt: skip
-
-
-def test_no_tables_are_an_empty_one() -> None:
-    assert len(concatenate_entries([])) == 0
 
 
 @given(slice_tables(), st.data())
@@ -257,15 +252,6 @@ def test_metadata_tell_a_part_and_digests() -> None:
     assert [(each.is_part, each.has_digests) for each in found] == [
         (False, False), (True, False), (False, True), (False, True)
     ]  # fmt: skip
-
-
-@given(slice_tables())
-def test_a_checksum_that_is_not_there_is_none(slices: SliceTable) -> None:
-    entries = entries_of(slices)
-    for row in range(len(entries)):
-        assert (entries.entry(row, "abc").checksum is None) == (
-            entries.checksum[row] == NO_CHECKSUM
-        )
 
 
 def test_an_unknown_key_is_told_its_neighbours() -> None:

@@ -159,16 +159,6 @@ def test_files_are_numbered_in_order_without_gaps(
     assert answer.description == policy.description != ""
 
 
-@given(slice_tables(), policies, capabilities)
-def test_a_policy_answers_the_same_every_time(
-    slices: SliceTable, policy: TablePolicy, capabilities: Capabilities
-) -> None:
-    first, second = policy.assign(slices, capabilities), policy.assign(slices, capabilities)
-    for name in ("tensor", "offset", "shape", "nbytes"):
-        np.testing.assert_array_equal(getattr(first.slices, name), getattr(second.slices, name))
-    np.testing.assert_array_equal(first.file, second.file)
-
-
 @given(slice_tables(), st.integers(1, 200), capabilities)
 def test_a_limit_is_kept_except_by_a_single_slice_that_cannot_be_cut(
     slices: SliceTable, limit: int, capabilities: Capabilities

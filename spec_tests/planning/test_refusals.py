@@ -83,17 +83,6 @@ def test_slices_without_elements_may_not_be_stored_more_often_than_given() -> No
         assert losses == (["stored [2:2, 0:3] of 't' once more"] if times > 1 else [])
 
 
-def test_a_hole_an_overlap_and_a_slice_outside_break_a_tensor() -> None:
-    given = table((4, 3), [Region((0, 0), (4, 3))])
-    for regions in (
-        [Region((0, 0), (3, 3))],
-        [Region((0, 0), (3, 3)), Region((2, 0), (2, 3))],
-        [Region((0, 0), (4, 3)), Region((3, 0), (2, 3))],
-    ):
-        (loss,) = find_unequal(given, table((4, 3), regions))
-        assert loss.startswith("broke a tensor: ") and loss.removeprefix("broke a tensor: ")
-
-
 @pytest.mark.parametrize("files", [*product(range(2), repeat=4)])
 def test_a_file_with_slices_of_two_tasks_is_named_once(files: tuple[int, ...]) -> None:
     """Any assignment of four slices of two tasks to two files; a format of one file has no choice."""

@@ -390,6 +390,7 @@ def test_the_literal_of_an_array_or_a_scalar_makes_it_again(name: str) -> None:
     ("value", "text"),
     [
         (np.str_("é"), "np.str_('é')"),
+        (np.longlong(3), "np.int64(3)"),
         (np.bytes_(b"a"), "np.bytes_(b'a')"),
         ((1,), "(1,)"),
         ((1, 2), "(1, 2)"),

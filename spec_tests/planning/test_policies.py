@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass
 from dataclasses import replace as replace_
 from math import prod
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -393,6 +394,8 @@ def test_what_shardable_tensors_disagree_about_is_named() -> None:
             InconsistentTensor, match="^Slices of 'k' disagree on its dtype or its full shape"
         ):
             tabulate([one, other])
+    lazy = replace_(one, dtype="string", tensor=SimpleNamespace(nbytes=99))
+    assert tabulate([lazy]).nbytes.tolist() == [99], "which is not read"
     with pytest.raises(LayoutError) as caught:
         tabulate([replace_(one, slice_spec="6 0,2")])
     assert caught.value.cause == "The slice of 'k' has shape (3,), and the slice_spec '6 0,2'."

@@ -302,6 +302,8 @@ def test_slices_of_one_file_keep_their_order_however_many_there_are() -> None:
     ):
         answer = ShardByDevicePolicy().assign(replace(placed, device=device), CUTS_NUMBERS)
         assert answer.slices.tensor.tolist() == order
+    answer = MaxShardSizePolicy(150).assign(slices, CUTS_NUMBERS)
+    assert answer.slices.tensor.tolist() == [*range(400)] and answer.num_files == 3
 
 
 @dataclass(frozen=True)

@@ -496,7 +496,7 @@ def _overlaps(slices: SliceTable, holes: Bools) -> Iterator[tuple[int, Checkpoin
     order = np.flatnonzero(filled & ~one_axis[slices.tensor])
     order = order[np.argsort(slices.tensor[order], kind="stable")]
     ends = np.flatnonzero(np.diff(slices.tensor[order])) + 1
-    for rows in np.split(order, ends) if len(order) else ():
+    for rows in np.split(order, ends):
         regions = slices.offset[rows], slices.shape[rows]
         if len(rows) <= _SEARCHED:
             pair = find_overlap(*regions)

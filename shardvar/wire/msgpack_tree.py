@@ -235,7 +235,7 @@ def _leaf(cursor: _Cursor, kind: str, value: Any) -> Any:
                 if (one, other) != ("value", "value"):
                     raise invalid("Its complex number is wrong (a part is not a number).")
                 cause = "Its complex number is wrong"
-                with decoding(lambda error: invalid(f"{cause} ({error})."), ValueError, TypeError):
+                with decoding(lambda error: invalid(f"{cause} ({error})."), TypeError):
                     return complex(float(real), float(imaginary))
         except ShardvarError as error:
             cursor.has_refused = True

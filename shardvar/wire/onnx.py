@@ -113,12 +113,11 @@ class _Parser:
         found, own, location, external = OnnxTensor(path), "", 0, dict[str, str]()
         dims: list[int] = []
         for number, begin, end in self.fields(start, stop):
-            if number == 1:
-                if end < 0:
-                    dims.append(begin)
-                    continue
+            if number == 1 and end < 0:
+                dims.append(begin)
+            elif number == 1 and end <= self.nbytes:
                 # Packed varints, a few more than a shape can have at most.
-                end = min(end, begin + 10 * (MAX_RANK + 1), self.nbytes)
+                end = min(end, begin + 10 * (MAX_RANK + 1))
                 octets, at = self.read(begin, end - begin), 0
                 count = len(dims) + MAX_RANK
                 while at < len(octets) and len(dims) <= count:

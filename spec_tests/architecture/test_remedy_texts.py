@@ -127,7 +127,7 @@ def class_of(text: str) -> str:
 
 ELSEWHERE = {
     "another program": "peers",
-    "newer release": "formats/test_native_hostile.py",
+    "newer release": "wire/test_block_file.py",
     "dequantize": "verbs/test_dequantization.py",
     "save again": "verbs/test_share_fence.py",
     "wait": "storage/test_concurrency.py",

@@ -4,7 +4,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import msgpack
 import numpy as np
 import pytest
@@ -15,100 +14,14 @@ import shardvar as sv
 from shardvar.errors import CheckpointNotFound, InvalidCheckpoint, MissingFile, UnsupportedError
 from shardvar.formats.flax import FORMAT
 from shardvar.storage.local import LocalStorage
-from shardvar.wire.msgpack_tree import PlacedArray, parse_msgpack
 from shardvar.wire.plain import literal_of
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 from spec_tests.hostile.flax import array, chunks, index, of, packed
-
-DTYPES = [
-    np.dtype(name) for name in "bool int8 uint16 int32 int64 float16 float32 complex64".split()
-]
-DTYPES += [np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)]
 
 
 def write(path: Path, tree: Any) -> Path:
     path.write_bytes(packed(tree))
     return path
-
-
-def plain(tree: Any) -> Any:
-    """What msgpack's own decoder makes of a file, with arrays as Flax restores them."""
-
-    def restored(code: int, data: bytes) -> Any:
-        shape, dtype, octets = msgpack.unpackb(data, raw=False)
-        return np.frombuffer(octets, np.dtype(dtype)).reshape(shape)
-
-    return msgpack.unpackb(tree, ext_hook=restored, strict_map_key=False)
-
-
-SCALARS = (
-    st.none()
-    | st.booleans()
-    | st.integers(-(1 << 63), (1 << 64) - 1)
-    | st.floats(allow_nan=False)
-    | st.text(max_size=40)
-    | st.binary(max_size=300)
-)
-
-
-@st.composite
-def arrays(draw: st.DrawFn) -> np.ndarray:
-    dtype = draw(st.sampled_from(DTYPES))
-    shape = draw(st.lists(st.integers(0, 4), max_size=3))
-    rng = np.random.default_rng(draw(st.integers(0, 99)))
-    return rng.integers(0, 2, shape).astype(dtype)
-
-
-TREES = st.recursive(
-    SCALARS | arrays(),
-    lambda below: (
-        st.lists(below, max_size=20) | st.dictionaries(st.text(max_size=5), below, max_size=20)
-    ),
-    max_leaves=20,
-)
-
-
-def packed_arrays(tree: Any) -> bytes:
-    octets: bytes = msgpack.packb(tree, default=of, use_bin_type=True)
-    return octets
-
-
-@given(TREES)
-def test_a_tree_is_the_one_that_the_decoder_of_msgpack_reads(tree: Any) -> None:
-    data = packed_arrays(tree)
-
-    def check(found: Any, expected: Any) -> None:
-        if isinstance(expected, np.ndarray):
-            assert isinstance(found, PlacedArray)
-            octets = b"".join(data[start : start + nbytes] for start, nbytes in found.spans)
-            assert (found.dtype, found.shape, octets) == (
-                expected.dtype.name,
-                expected.shape,
-                expected.tobytes(),
-            )
-        elif isinstance(expected, dict):
-            assert [*found] == [*expected]
-            for key, each in expected.items():
-                check(found[key], each)
-        elif isinstance(expected, list):
-            assert len(found) == len(expected)
-            for mine, each in zip(found, expected, strict=True):
-                check(mine, each)
-        else:
-            assert type(found) is type(expected) and found == expected
-
-    check(
-        parse_msgpack(lambda start, nbytes: data[start : start + nbytes], len(data))[0], plain(data)
-    )
-
-
-@given(st.data())
-def test_a_file_that_is_cut_anywhere_is_refused(data: st.DataObject) -> None:
-    whole = packed({"a": {"b": array(), "c": [1, "text", None]}, "d": array((2, 2))})
-    stop = data.draw(st.integers(0, len(whole) - 1))
-    storage = MemoryBucket({"run/m.msgpack": whole[:stop]})
-    with in_bucket(storage), pytest.raises(sv.errors.CheckpointError):
-        sv.load("s3://bucket/run/m.msgpack")
 
 
 @given(st.integers(1, 9), st.integers(0, 60), st.integers(0, 60), st.sampled_from([2, 4]))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.cli import main
-from shardvar.errors import ArgumentError, CheckpointNotFound, MissingFile, UnsupportedError
+from shardvar.errors import ArgumentError, CheckpointNotFound, MissingFile
 from shardvar.formats.gguf import FORMAT
 from shardvar.formats.listing import DequantizedSource
 from shardvar.storage.local import LocalStorage
@@ -24,16 +24,12 @@ from spec_tests.helpers.format_protocol import (
     read_whole,
 )
 from spec_tests.hostile.gguf import (
-    ARRAY,
     Q4_0,
     Q8_0,
-    STRING,
-    Field,
     Info,
     gguf,
     number,
     split,
-    text,
 )
 
 TYPES = GOLDEN / "gguf" / "every_type" / "m.gguf"
@@ -75,17 +71,6 @@ def write(path: Path, *infos: Info, **how: Any) -> Path:
     return path
 
 
-def test_versions_and_byte_orders(tmp_path: Path) -> None:
-    for order in "<>":
-        for version in (2, 3):
-            data = struct.pack(order + "4f", 1, 2, 3, 4)
-            path = write(tmp_path / "m.gguf", Info(), order=order, version=version, data=data)
-            assert sv.load(path)["t"].tolist() == [1, 2, 3, 4]
-    for version in (1, 9):
-        with pytest.raises(UnsupportedError, match=f"Version {version}"):
-            sv.load(write(tmp_path / "m.gguf", Info(), version=version))
-
-
 def test_the_alignment_of_the_metadata_counts(tmp_path: Path) -> None:
     fields = [number("general.alignment", 128)]
     infos = Info("a"), Info("b", offset=128)
@@ -97,15 +82,6 @@ def test_the_alignment_of_the_metadata_counts(tmp_path: Path) -> None:
     }
     report = sv.verify(path)
     assert report.ok and not report.notes
-
-
-@pytest.mark.parametrize("shift", range(16))
-def test_a_header_may_be_longer_than_what_is_read_of_it_at_once(shift: int, tmp_path: Path) -> None:
-    """Wherever the first 64 KiB end."""
-    fields = [Field("a", STRING, text("x" * shift)), *(number(f"{n:05}", n) for n in range(5000))]
-    with sv.open_checkpoint(write(tmp_path / "m.gguf", Info(), fields=fields)) as reader:
-        user = reader.metadata.user
-        assert [user[f"{n:05}"] for n in range(5000)] == [str(n) for n in range(5000)]
 
 
 def test_bytes_of_no_tensor_are_noted(tmp_path: Path) -> None:
@@ -127,13 +103,6 @@ def test_a_fault_of_one_tensor_leaves_the_others_readable(tmp_path: Path) -> Non
             "old": "UnsupportedError",
             "odd": "InvalidCheckpoint",
         }
-
-
-def test_arrays_of_arrays_are_passed_over(tmp_path: Path) -> None:
-    inner = struct.pack("<IQ2I", 4, 2, 7, 8) + struct.pack("<IQ", STRING, 1) + text("x")
-    fields = [Field("nested", ARRAY, struct.pack("<IQ", ARRAY, 2) + inner), number("after", 5)]
-    with sv.open_checkpoint(write(tmp_path / "m.gguf", Info(), fields=fields)) as reader:
-        assert dict(reader.metadata.user) == {"nested": "[... 2 of array]", "after": "5"}
 
 
 def test_the_parts_of_a_split_file_are_one_checkpoint(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 answer."""
 
 import tracemalloc
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardvar.errors import (
-    CorruptCheckpoint,
     InconsistentTensor,
     InvalidCheckpoint,
-    MalformedCheckpoint,
     ShardvarError,
 )
 from shardvar.formats.native import FORMAT
@@ -25,51 +22,18 @@ from shardvar.limits import MAX_NAMES
 from shardvar.planning.index import Metadata
 from shardvar.storage.local import LocalStorage
 from shardvar.wire.block_file import (
-    IndexBlock,
     decode_index_block,
-    encode_block_file,
     encode_index_block,
     open_block_file,
     pack_strings,
 )
 from shardvar.wire.crc import CRC32C
-from spec_tests.helpers.native_checkpoints import GOLDEN, hand_made, place
+from spec_tests.helpers.native_checkpoints import hand_made, place
 from spec_tests.hostile.native import u32, u64
-
-TINY = (GOLDEN / "tiny" / "ck.svindex").read_bytes()
 
 
 def opened(directory: Path) -> NativeSource:
     return FORMAT.open(LocalStorage(str(directory)), "ck")
-
-
-def contents(index: bytes) -> Any:
-    """Everything that an index says, scanned; raises what opening and scanning raise."""
-    blocks = open_block_file(lambda start, nbytes: index[start : start + nbytes], len(index))
-    metadata = Overview.decode(blocks.metadata).metadata
-    return metadata, [blocks.block(number).values for number in range(len(blocks))]
-
-
-def test_every_flipped_bit_of_an_index_is_found() -> None:
-    """There is no byte that no checksum and no constant guards."""
-    for bit in range(8 * len(TINY)):
-        damaged = bytearray(TINY)
-        damaged[bit // 8] ^= 1 << bit % 8
-        try:
-            contents(bytes(damaged))
-        except (CorruptCheckpoint, MalformedCheckpoint):
-            continue
-        pytest.fail(f"Bit {bit % 8} of byte {bit // 8} may be flipped.")
-
-
-def test_every_truncation_of_an_index_is_found() -> None:
-    """At every length, from the front as from the back, and with bytes added."""
-    for length in range(len(TINY)):
-        for part in (TINY[:length], TINY[length + 1 :]):
-            with pytest.raises(MalformedCheckpoint):
-                contents(part)
-    with pytest.raises(MalformedCheckpoint):
-        contents(TINY + b"\0")
 
 
 @given(data=st.data())
@@ -107,69 +71,6 @@ def hand_block() -> bytes:
     index = hand_made()
     blocks = open_block_file(lambda start, nbytes: index[start : start + nbytes], len(index))
     return blocks.read(int(blocks.start[0]), int(blocks.nbytes[0]))
-
-
-@given(octets=st.binary(max_size=60) | st.binary(max_size=20).map(lambda tail: b"\x81\xa1a" + tail))
-def test_any_bytes_are_a_block_or_malformed(octets: bytes) -> None:
-    with suppress(MalformedCheckpoint, InvalidCheckpoint):
-        assert isinstance(decode_index_block(octets), IndexBlock)
-
-
-@pytest.mark.parametrize(
-    "octets",
-    [
-        b"\x81\xa1a" * 1_000_000 + b"\xc0",
-        b"\x91" * 1_000_000 + b"\xc0",
-        b"\xdf\xff\xff\xff\xff",
-        b"\xde\x00\x41" + b"".join(b"\xa1" + bytes([33 + n]) + b"\x00" for n in range(65)),
-        b"\x81\xa1a\xdd\xff\xff\xff\xff",
-        b"\x81\xa1a\x91\x01",
-        b"\x81\xa1a\xc6\xff\xff\xff\xff",
-        b"\x81\xa1a\xd6\xff\x00\x00\x00\x00",
-        b"\x81\x01\x02",
-        b"\x81\xa1\xff\x02",
-        b"\x80\x80",
-        b"\x90",
-        b"\xc0",
-        b"\xc1",
-        b"",
-    ],
-    ids=lambda octets: octets[:6].hex() or "empty",
-)
-def test_msgpack_that_is_no_flat_map_is_malformed(octets: bytes) -> None:
-    """Nested a million deep, longer than it is, with arrays, extensions, other keys, twice, or none
-    at all."""
-    with pytest.raises(MalformedCheckpoint):
-        decode_index_block(octets)
-
-
-def test_a_name_twice_is_invalid() -> None:
-    """Which of two values another reader takes cannot be known."""
-    with pytest.raises(InvalidCheckpoint, match="twice"):
-        decode_index_block(b"\x82\xa1a\x01\xa1a\x02")
-
-
-def test_values_are_of_the_type_that_is_asked_for() -> None:
-    block = decode_index_block(
-        encode_index_block({"i": 5, "t": "x", "b": b"12345", "s": b"abc", "s_nbytes": u32(1, 1)})
-    )
-    assert block.integer("i", 5) == 5 and block.text("t") == "x" and block.octets("b") == b"12345"
-    for wrong in (
-        lambda: block.integer("i", 4),
-        lambda: block.integer("t", 5),
-        lambda: block.text("b"),
-        lambda: block.octets("t"),
-        lambda: block.octets("absent"),
-        lambda: block.numbers("b", "<u4"),
-        lambda: block.numbers("b", "u1", 4),
-        lambda: block.strings("s"),
-        lambda: block.strings("t"),
-    ):
-        with pytest.raises(InvalidCheckpoint):
-            wrong()
-    for flag in (b"\xc3", b"\xff", b"\xcb" + bytes(8)):  # true, -1, a float
-        with pytest.raises(InvalidCheckpoint):
-            decode_index_block(b"\x81\xa1i" + flag).integer("i", 5)
 
 
 HUGE = 1 << 60
@@ -393,13 +294,3 @@ def test_metadata_that_makes_no_sense_is_invalid(tmp_path: Path, changes: dict[s
     place(tmp_path, hand_made(metadata=encode_index_block(values)))
     with pytest.raises(InvalidCheckpoint, match="ck.svindex"):
         opened(tmp_path)
-
-
-def test_a_table_that_does_not_fit_the_blocks_is_invalid() -> None:
-    """A block too many or too few, and so bytes that nothing would guard."""
-    blocks = blocks_of({"key": b"a"}, {"key": b"b"})
-    overview = Overview(Metadata(), "g1", np.array([4])).encode()
-    pieces = encode_block_file(blocks, overview)
-    for wrong in (pieces[:1] + pieces[2:], [pieces[0], b"junk", *pieces[1:]]):
-        with pytest.raises(InvalidCheckpoint, match="do not end"):
-            contents(b"".join(wrong))

@@ -15,7 +15,7 @@ import shardvar as sv
 from shardvar.errors import CorruptCheckpoint, InvalidCheckpoint, MissingFile, UnsupportedError
 from shardvar.formats.onnx import FORMAT
 from shardvar.storage.local import LocalStorage
-from shardvar.wire.protobuf import decode_fields, encode_varint, walk_fields
+from shardvar.wire.protobuf import encode_varint
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 from spec_tests.hostile import onnx
 from spec_tests.hostile.tensorflow import proto
@@ -33,32 +33,6 @@ NARROW = {
 def write(folder: Path, *tensors: bytes, **more: Any) -> Path:
     (folder / "m.onnx").write_bytes(onnx.model(*tensors, **more))
     return folder / "m.onnx"
-
-
-FIELDS = st.recursive(
-    st.binary(max_size=30) | st.integers(0, (1 << 64) - 1),
-    lambda below: st.lists(st.tuples(st.integers(1, 400), below), max_size=4).map(
-        lambda each: proto(*each)
-    ),
-    max_leaves=8,
-)
-
-
-@given(st.lists(st.tuples(st.integers(1, 1 << 20), FIELDS), max_size=8))
-def test_a_walk_yields_the_fields_that_the_decoder_yields(
-    fields: list[tuple[int, int | bytes]],
-) -> None:
-    message = b"before" + proto(*fields) + b"after"
-
-    def read(start: int, nbytes: int) -> bytes:
-        assert 6 <= start <= start + nbytes <= len(message) - 5
-        return message[start : start + nbytes]
-
-    found = [
-        (number, begin if end < 0 else message[begin:end])
-        for number, begin, end in walk_fields(read, 6, len(message) - 5)
-    ]
-    assert found == [(each.number, each.value) for each in decode_fields(proto(*fields))] == fields
 
 
 @given(st.sampled_from([*NARROW]), st.data())

@@ -21,30 +21,6 @@ def ties(path: Path) -> dict[str, str]:
         return find_ties(reader.entries())
 
 
-def shared(path: Path) -> dict[str, set[str]]:
-    """The keys that have the bytes of each key, by comparing places one by one."""
-    with sv.open_checkpoint(path) as reader:
-        places = {}
-        for key in reader:
-            entries = reader.find(key)
-            rows = range(len(entries)) if entries.plain.all() else ()
-            places[key] = [
-                (int(entries.file[row]), int(entries.start[row]), str(entries.slices[row].region))
-                for row in rows
-                if entries.slices.nbytes[row]
-            ]
-    return {
-        key: {other for other in places if places[other] == places[key] != []} - {key}
-        for key in places
-    }
-
-
-def test_ties_are_the_keys_with_equal_places() -> None:
-    found = ties(TIED)
-    assert found and all(first in shared(TIED)[key] for key, first in found.items())
-    assert {*found, *found.values()} == {key for key, others in shared(TIED).items() if others}
-
-
 @pytest.mark.parametrize("first", HOLDING)
 @pytest.mark.parametrize("second", HOLDING)
 def test_ties_survive_where_the_format_holds_them(first: str, second: str, tmp_path: Path) -> None:

@@ -17,11 +17,8 @@ from shardvar.formats.zarr.source import Decoder
 from shardvar.limits import (
     MAX_ABSENT_FILES,
     MAX_FILL_NBYTES,
-    MAX_PAYLOAD_EXPANSION,
     MAX_VIEW_EXPANSION,
 )
-from shardvar.planning.index import NO_CHECKSUM, EntryTable, find_shared
-from shardvar.planning.slices import SliceTable, TensorTable
 from spec_tests.formats.test_zarr import GROUP, described_v3, make
 from spec_tests.helpers.golden_verdicts import check_parts, read_all
 from spec_tests.hostile import torch as torch_file
@@ -227,29 +224,3 @@ def test_an_item_of_a_distributed_checkpoint_repeats_no_element(tmp_path: Path) 
     with pytest.raises(CheckpointError, match="repeated"):
         sv.load(tmp_path)
     assert not sv.verify(tmp_path).ok
-
-
-def test_files_of_a_checkpoint_share_what_payloads_may_have_beyond_their_bytes() -> None:
-    """100 files of 1,000 bytes, each with 300 payloads of all of its bytes."""
-    files, names, nbytes = 100, 300, 1000
-
-    def shared(count: int) -> int:
-        rows = count * names
-        keys = [f"k{row}" for row in range(rows)]
-        shapes = np.full((rows, 1), nbytes)
-        ones = np.ones(rows, np.int64)
-        table = TensorTable(keys, np.full(rows, 3), ones, shapes)
-        slices = SliceTable(
-            table, np.arange(rows), np.zeros_like(shapes), shapes, np.full(rows, nbytes)
-        )
-        entries = EntryTable(
-            slices,
-            np.repeat(np.arange(count), names),
-            np.zeros(rows, np.int64),
-            np.full(rows, NO_CHECKSUM),
-            np.ones(rows, np.bool),
-        )
-        return int(find_shared(entries, np.full(count, nbytes)).sum())
-
-    assert (names - MAX_PAYLOAD_EXPANSION) * nbytes < 1 << 20
-    assert shared(1) == 0 and shared(files) == files * names

@@ -1,16 +1,31 @@
 """Fitting slices to a format: what it cannot cut is joined, what it cannot hold is refused by
 name."""
 
+from math import prod
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shardvar.errors import UnsupportedError
-from shardvar.layout.dtypes import NAMES
+from shardvar.layout import Region
+from shardvar.layout.dtypes import NAMES, numpy_dtype
+from shardvar.limits import MAX_KEY_NBYTES
 from shardvar.planning.index import find_faults
-from shardvar.planning.slices import Capabilities, SliceTable, TensorTable, check_holds, join_whole
+from shardvar.planning.slices import (
+    Capabilities,
+    SliceTable,
+    TensorSlice,
+    TensorTable,
+    check_holds,
+    cuttable_rows,
+    join_whole,
+    rows_in_file_order,
+)
+from shardvar.records import replace
 from spec_tests.helpers.hypothesis_strategies import slice_tables
+from spec_tests.planning.test_slices import is_grid
 
 ALL = frozenset(NAMES)
 NUMBERS = ALL - {"string", "variant"}
@@ -21,90 +36,112 @@ capabilities = st.builds(
     slice_dtypes=st.sampled_from([frozenset(), NUMBERS, frozenset({"float32"})]),
     max_slice_rank=st.integers(0, 3),
     empty_slices=st.booleans(),
+    is_grid=st.booleans(),
 )
 
 
-def is_joined(slices: SliceTable, row: int, capabilities: Capabilities) -> bool:
-    slice_ = slices[row]
-    return (
-        slice_.dtype not in capabilities.slice_dtypes
-        or len(slice_.full_shape) > capabilities.max_slice_rank
-    )
+def plain_join(slices: SliceTable, can: Capabilities) -> list[tuple[TensorSlice, str]]:
+    """The definition: slice by slice, each with its device. A tensor that cannot be cut stands where
+    its first slice stood."""
+    given, found = [slices[row] for row in range(len(slices))], list[tuple[TensorSlice, str]]()
+    for row, each in enumerate(given):
+        parts = [other.region for other in given if other.key == each.key]
+        is_cut = each.dtype in can.slice_dtypes and len(each.full_shape) <= can.max_slice_rank
+        is_cut &= not can.is_grid or is_grid(each.full_shape, parts)
+        if not is_cut or (0 in each.full_shape and not can.empty_slices):
+            if each.key not in [other.key for other in given[:row]]:
+                nbytes = each.nbytes
+                if each.dtype != "string":
+                    nbytes = prod(each.full_shape) * numpy_dtype(each.dtype).itemsize
+                whole = replace(each, region=Region.whole(each.full_shape), nbytes=nbytes)
+                found.append((whole, slices.device_of(row)))
+        elif each.region.size or can.empty_slices:
+            found.append((each, slices.device_of(row)))
+    return found
 
 
-@given(slice_tables(), capabilities)
-def test_joining_keeps_every_tensor_and_every_element(
-    slices: SliceTable, capabilities: Capabilities
-) -> None:
-    joined = join_whole(slices, capabilities)
-    assert find_faults(joined) == {}
-    assert set(joined.tensor.tolist()) == set(slices.tensor.tolist())
-    assert joined.nbytes.sum() == slices.nbytes.sum()
-
-
-@given(slice_tables(), capabilities)
+@given(slice_tables(), st.booleans(), capabilities)
 def test_what_a_format_cannot_cut_is_whole_and_the_rest_as_it_was(
-    slices: SliceTable, capabilities: Capabilities
+    slices: SliceTable, has_devices: bool, capabilities: Capabilities
 ) -> None:
-    joined = join_whole(slices, capabilities)
-    before = [slices[row] for row in range(len(slices))]
-    for row in range(len(joined)):
-        if is_joined(joined, row, capabilities):
-            assert joined[row].is_whole
-        elif joined[row].full_shape and 0 not in joined[row].full_shape:
-            # Slices that are no grid are also joined, where a format needs one.
-            assert joined[row] in before or (capabilities.is_grid and joined[row].is_whole)
-        assert capabilities.empty_slices or joined[row].region.size or joined[row].is_whole
-
-
-@given(slice_tables(), capabilities)
-def test_a_joined_tensor_stands_where_its_first_slice_stood(
-    slices: SliceTable, capabilities: Capabilities
-) -> None:
-    joined = join_whole(slices, capabilities)
-    filled = slices.take(
-        np.flatnonzero([slices[row].region.size > 0 for row in range(len(slices))])
-    )
-    order = [key for n, key in enumerate(map(filled.key, range(len(filled)))) if filled.key(n) not in
-             list(map(filled.key, range(n)))]  # fmt: skip
-    found = [joined.key(row) for row in range(len(joined)) if joined[row].region.size]
-    if capabilities.slice_dtypes:
-        return
-    assert [key for key in found if key in order] == found
-    assert sorted(found) == sorted(order)
-
-
-def test_strings_keep_their_size_when_they_are_joined() -> None:
-    tensors = TensorTable.of([("s", "string", (2, 2))])
-    slices = SliceTable.of(
-        tensors, np.array([0]), np.zeros((1, 2), int), np.full((1, 2), 2), np.array([77])
-    )
-    assert join_whole(slices, Capabilities(ALL, frozenset())).nbytes.tolist() == [77]
-
-
-def test_what_a_format_cannot_hold_is_refused_with_keys_dtypes_and_remedy() -> None:
-    tensors = TensorTable.of(
-        [
-            ("w", "float32", (2,)),
-            ("names", "string", ()),
-            *((f"q{n}", "qint8", ()) for n in "abcdefghi"),
-        ]
-    )
-    can = Capabilities(frozenset({"float32"}), frozenset())
-    with pytest.raises(UnsupportedError) as caught:
-        check_holds(tensors.whole(), can, "safetensors")
-    assert caught.value.cause.startswith(
-        "The format safetensors cannot hold 'names' (string), 'qa' (qint8), "
-    )
-    assert caught.value.cause.endswith(" and 2 more.")
-    assert "another format" in caught.value.remedy
-    check_holds(TensorTable.of([("w", "float32", (2,))]).whole(), can, "safetensors")
-
-
-def test_a_format_that_is_only_read_says_so() -> None:
-    with pytest.raises(UnsupportedError, match="shardvar can read gguf but not write it"):
-        check_holds(
-            TensorTable.of([("w", "float32", (2,))]).whole(),
-            Capabilities(frozenset(), frozenset()),
-            "gguf",
+    if has_devices:
+        device = np.arange(len(slices)) % 2
+        slices = replace(
+            slices, device=device, devices=tuple(f"/task:{n}/device:CPU:0" for n in "01")
         )
+    joined = join_whole(slices, capabilities)
+    assert [(joined[row], joined.device_of(row)) for row in range(len(joined))] == plain_join(
+        slices, capabilities
+    )
+    assert find_faults(joined) == {}
+    assert cuttable_rows(slices, capabilities).tolist() == [
+        each.dtype in capabilities.slice_dtypes
+        and 0 < len(each.full_shape) <= capabilities.max_slice_rank
+        for each in map(slices.__getitem__, range(len(slices)))
+    ]
+
+
+@given(slice_tables(), st.lists(st.sampled_from(NAMES), unique=True), st.booleans())
+def test_a_data_file_has_tensors_in_the_order_of_its_format(
+    slices: SliceTable, order: list[str], is_ordered: bool
+) -> None:
+    """By dtype, and then by the bytes of the name; slices of one tensor as they are."""
+    names = (*order, *(name for name in NAMES if name not in order)) if is_ordered else ()
+    rows = rows_in_file_order(slices, Capabilities(ALL, ALL, file_order=names))
+    expected = list(range(len(slices)))
+    if is_ordered:
+        expected.sort(
+            key=lambda row: (
+                names.index(slices.dtype(row)),
+                slices.key(row).encode("utf-8", "surrogatepass"),
+            )
+        )
+    assert rows.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "held", "cause", "remedy"),
+    [
+        (
+            [("w", "float32"), ("names", "string"), *((f"q{n}", "qint8") for n in "abcdefg")],
+            ["float32"],
+            "The format npz cannot hold 'names' (string), 'qa' (qint8), 'qb' (qint8), 'qc' (qint8), 'qd' "
+            "(qint8), 'qe' (qint8), 'qf' (qint8), 'qg' (qint8).",
+            "Leave them out (--exclude), cast them, or choose another format.",
+        ),
+        (
+            [*((f"{n}", "string") for n in range(10))],
+            ["float32"],
+            "The format npz cannot hold '0' (string), '1' (string), '2' (string), '3' (string), '4' (string), "
+            "'5' (string), '6' (string), '7' (string) and 2 more.",
+            "Leave them out (--exclude), or choose another format.",
+        ),
+        (
+            [("w", "float32")],
+            [],
+            "shardvar can read npz but not write it.",
+            "Choose another one, such as safetensors (--format).",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_format_cannot_hold_is_refused_with_keys_dtypes_and_remedy(
+    rows: list[tuple[str, str]], held: list[str], cause: str, remedy: str
+) -> None:
+    tensors = TensorTable.of([(*row, ()) for row in rows])
+    with pytest.raises(UnsupportedError) as caught:
+        check_holds(tensors.whole(), Capabilities(frozenset(held), frozenset()), "npz")
+    assert (caught.value.cause, caught.value.remedy) == (cause, remedy)
+    check_holds(tensors.whole(), Capabilities(ALL, frozenset()), "npz")
+
+
+@pytest.mark.parametrize("character", ["a", "é", "\U0001f600"])
+def test_a_key_may_have_as_many_bytes_as_a_zip_archive_counts(character: str) -> None:
+    """Bytes of UTF-8, and not characters."""
+    each = len(character.encode())
+    longest = character * (MAX_KEY_NBYTES // each)
+    can = Capabilities(ALL, frozenset())
+    check_holds(TensorTable.of([(longest, "int8", ())]).whole(), can, "npz")
+    with pytest.raises(
+        UnsupportedError, match=f" has {(MAX_KEY_NBYTES // each + 1) * each} bytes, which"
+    ):
+        check_holds(TensorTable.of([(longest + character, "int8", ())]).whole(), can, "npz")

@@ -9,9 +9,12 @@ from hypothesis import strategies as st
 
 from shardvar.errors import ArgumentError, ShardvarError
 from shardvar.layout import PartitionSpec, Region, check_tiles, div
-from shardvar.planning.decision import cut_slices
+from shardvar.layout.meshes import Replicate, Shard, dtensor
+from shardvar.layout.meshes.layout import Mesh
+from shardvar.planning.decision import cut_slices, is_cut_by
 from shardvar.planning.index import find_faults
 from shardvar.planning.slices import SliceTable, TensorTable
+from shardvar.records import replace
 from spec_tests.helpers.hypothesis_strategies import (
     cuts,
     filled_shapes,
@@ -130,3 +133,28 @@ def test_cutting_many_tensors_is_cutting_each_alone(tensors: TensorTable, cut: A
         for row in np.flatnonzero(table.tensor == number)
     ]
     assert [together[row] for row in range(len(together))] == expected
+
+
+def test_parts_of_a_layout_are_on_its_first_devices_unless_slices_have_devices() -> None:
+    """Every other slice is on device 0; a partitioner is asked with the tasks that hold slices."""
+    tensors = TensorTable.of([(key, "float32", (4,)) for key in "abcd"])
+    layout = dtensor((4,), Mesh((2, 3)), [Replicate(), Shard(0)])
+    partition: Any = {
+        "*": lambda num_shards, shape, dtype: [num_shards],
+        "[ab]": layout,
+        "b*": None,
+    }
+    assert is_cut_by(["a", "b", "x"], partition).tolist() == [True, False, True]
+    cut = cut_slices(tensors.whole(), partition)
+    host = "/job:localhost/replica:0/task:0/device:CPU:"
+    assert [(cut.key(row), cut.region(row).shape[0], cut.device_of(row)) for row in range(len(cut))] == [
+        ("a", 2, f"{host}0"), ("a", 2, f"{host}1"), *[(key, 4, f"{host}0") for key in "bcd"]
+    ]  # fmt: skip
+    assert cut.devices == (f"{host}0", f"{host}1")
+    names = tuple(f"/task:{task}/device:GPU:0" for task in range(3))
+    placed = replace(tensors.whole(), device=np.array([2, 0, 1, 2]), devices=names)
+    cut = cut_slices(placed, partition)
+    assert [(cut.key(row), cut.region(row).shape[0], int(cut.device[row])) for row in range(len(cut))] == [
+        ("a", 2, 2), ("a", 2, 2), ("b", 4, 0), *[("c", n, 1) for n in (2, 1, 1)], *[("d", n, 2) for n in (2, 1, 1)]
+    ]  # fmt: skip
+    assert cut.devices == names and cut_slices(tensors.whole(), 2).devices == ()

@@ -1,6 +1,7 @@
 """The laws of a well-formed index, held against a twin that marks every element."""
 
 import warnings
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -95,12 +96,32 @@ def test_many_slices_have_the_same_faults_as_few(slices: SliceTable) -> None:
             assert subtract_all(Region.whole(slices.tensors.shape(tensor)), stored)
 
 
-@given(damaged_tables())
-def test_every_error_names_its_key_and_says_what_to_do(slices: SliceTable) -> None:
-    for key, error in find_faults(slices).items():
-        assert repr(key) in error.cause
-        assert error.remedy
-        assert "[" in error.cause
+@given(damaged_tables(), st.sampled_from([0, 64]))
+def test_every_error_names_its_key_and_two_slices_that_meet_or_the_first_outside(
+    slices: SliceTable, searched: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index, "_SEARCHED", searched)
+        faults = find_faults(slices)
+        held = find_faults(slices, is_part=True)
+    keys = list(slices.tensors.keys)
+    assert list(faults) == [key for key in keys if key in faults] and held.keys() <= faults.keys()
+    for key, error in faults.items():
+        assert (key in held) == (not isinstance(error, IncompleteCheckpoint)) or searched == 0
+        shape, own = slices.tensors.shape(keys.index(key)), slices.tensor == keys.index(key)
+        parts = [slices.region(row) for row in np.flatnonzero(own).tolist()]
+        if isinstance(error, OutOfBounds):
+            far = next(part for part in parts if any(map(int.__gt__, part.stop, shape)))
+            causes = {f"The slice {far} of {key!r} reaches out of the shape {shape}."}
+        elif isinstance(error, OverlappingSlices):
+            causes = {
+                f"The slices {a} and {b} of {key!r} overlap in {common}."
+                for a, b in permutations(parts, 2)
+                if (common := a.intersect(b))
+            }
+        else:
+            causes = {error.cause} if error.cause.startswith(f"{key!r} lacks [") else set()
+        assert error.cause in causes and error.remedy
 
 
 @given(damaged_tables())

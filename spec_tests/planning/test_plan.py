@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from shardvar.errors import IncompleteCheckpoint, InconsistentTensor, OverlappingSlices, UnknownKey
 from shardvar.layout import Region
+from shardvar.pictures import drawings
 from shardvar.planning.plan import CopyTable, Plan, plan_copies
 from shardvar.planning.slices import SliceTable, TensorTable
 from spec_tests.helpers.hypothesis_strategies import (
@@ -194,3 +195,18 @@ def test_sources_that_overlap_are_named_as_such_and_not_as_a_hole(second: Region
     sources = table_of(tensors, [(0, Region((0,), (4,))), (0, second)])
     with pytest.raises(OverlappingSlices, match="'w' hold the same elements"):
         plan_copies(sources, table_of(tensors, [(0, Region((0,), (4,)))]))
+
+
+@pytest.mark.parametrize("most", [1, 2, 9])
+def test_a_drawing_has_the_first_copies_of_a_plan_and_one_more_than_it_shows(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drawings, "MOST_MOVES", most)
+    monkeypatch.setattr(drawings, "plan_html", lambda *drawn: drawn)
+    target = whole("k", "int8", (3,))
+    sources = table_of(target.tensors, [(0, Region((start,), (1,))) for start in (2, 0, 1)])
+    moves = [
+        ((row, f"k[{start}:{start + 1}]", 1), (0, "k[0:3]", 3), f"[{start}:{start + 1}]", 1)
+        for start, row in enumerate((1, 2, 0))
+    ]
+    assert plan_copies(sources, target)._repr_html_() == (3, 1, moves[: most + 1], 3)

@@ -83,6 +83,13 @@ def test_taking_rows_takes_those_rows(slices: SliceTable, data: st.DataObject) -
     taken = slices.take(np.array(rows, np.int64))
     assert rows_of(taken) == [slices[row] for row in rows]
     assert [taken.key(n) for n in range(len(taken))] == [slices.key(row) for row in rows]
+    for row in rows:
+        tensors = slices.tensors.take(slices.tensor[[row]])
+        one = SliceTable.of_region(tensors, slices.region(row), slices.nbytes[[row]])
+        assert (
+            rows_of(one) == [slices[row]]
+            and one.shape.shape == one.offset.shape == tensors.shapes.shape
+        )
     assert taken.is_whole().tolist() == [slices[row].is_whole for row in rows]
 
 

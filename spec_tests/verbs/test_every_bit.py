@@ -136,7 +136,7 @@ def test_every_bit_is_found_or_harmless(case: str, tmp_path: Path) -> None:
     (file,) = tmp_path.glob(pattern)
     is_readable = not case.startswith("npz of dates")
     assert sv.verify(tmp_path / name).ok == is_readable
-    # ``formats/test_native_hostile.py`` flips each bit of a native index, where it is decoded. 9
+    # ``wire/test_block_file.py`` flips each bit of a native index, where it is decoded. 9
     # has no factor in common with 8, so each bit of a byte has its turn here.
     for bit in flips(file, step=stride(9)):
         try:

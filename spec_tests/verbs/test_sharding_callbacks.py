@@ -18,14 +18,10 @@ from shardvar.errors import (
     ArgumentTypeError,
     PolicyError,
 )
-from shardvar.planning.policies import ColumnarPolicy
-from shardvar.planning.policies.policy import HOLDS_ALL
-from shardvar.planning.slices import SliceTable
 from shardvar.reference.devices import Device, device_scope
 from shardvar.verbs.callbacks import LazySlice, SliceSource
 from shardvar.verbs.save import source_of
 from spec_tests.helpers import paths
-from spec_tests.helpers.hypothesis_strategies import slice_tables
 from spec_tests.helpers.system_calls import snapshot
 from spec_tests.verbs.test_restrictions import Callback, one_file
 
@@ -307,32 +303,6 @@ def test_the_other_policies_keep_tasks_apart(policy: Any, tmp_path: Path) -> Non
 
 
 # Columns and callbacks
-
-
-policies = st.one_of(
-    st.sampled_from([sv.AllInOnePolicy(), sv.ShardByTaskPolicy(), sv.ShardByDevicePolicy()]),
-    st.integers(1, 200).map(sv.MaxShardSizePolicy),
-    st.integers(1, 200).map(
-        lambda limit: sv.compose(sv.ShardByTaskPolicy(), sv.MaxShardSizePolicy(limit))
-    ),
-)
-
-
-@given(slice_tables(), policies)
-def test_columns_and_callback_give_the_same_answer(
-    slices: SliceTable, policy: ColumnarPolicy
-) -> None:
-    given = SliceSource(slices, None, None, {}).shardable_tensors()  # type: ignore[arg-type]
-    shards = policy(given)
-    columns = policy.assign(slices, HOLDS_ALL)
-    expected: list[set[tuple[str, Any]]] = [set() for _ in range(columns.num_files)]
-    for row, file in enumerate(columns.file.tolist()):
-        expected[file].add((columns.slices.key(row), columns.slices.region(row)))
-    found = [
-        {(key, value.region) for key, parts in shard.items() for value in parts.values()}
-        for shard in shards
-    ]
-    assert found == [file for file in expected if file]
 
 
 def test_a_composition_is_the_inner_policy_in_each_file_of_the_outer(tmp_path: Path) -> None:

@@ -384,6 +384,16 @@ def test_snappy_repeats_byte_by_byte(sample: tuple[bytes, bytes]) -> None:
     assert decompress_snappy(stream) == output
 
 
+@pytest.mark.parametrize("distance", [1, 5, 255, 256, 2047, 2048])
+def test_each_copy_of_snappy_in_each_form(distance: int) -> None:
+    for nbytes in range(1, 65):
+        before = bytes(range(256)) * 9
+        whole = before + (before[-distance:] * nbytes)[:nbytes]
+        for form in copies(nbytes, distance):
+            stream = encode_varint(len(whole)) + literal(before, 2) + form
+            assert decompress_snappy(stream) == whole
+
+
 @given(snappy_streams(), st.data())
 def test_a_damaged_snappy_stream_is_refused_or_keeps_its_length(
     sample: tuple[bytes, bytes], data: st.DataObject

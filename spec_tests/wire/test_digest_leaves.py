@@ -10,14 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardvar.errors import MalformedCheckpoint
+from shardvar.errors import MalformedCheckpoint, UnsupportedError
 from shardvar.wire import digests
 from shardvar.wire.digests import (
+    DIGESTS,
     CarriedDigests,
     LeafHashes,
+    check_digests_fit,
     decode_digests,
     digest_of_all,
     encode_digests,
+    take_digests,
+    with_digests,
 )
 
 
@@ -159,3 +163,60 @@ def test_a_text_of_another_kind_is_one_error_when_it_is_used(text: str, message:
 def test_the_digest_of_all_does_not_depend_on_the_order() -> None:
     tensors: dict[str, Any] = {"a": "0" * 64, "b": "f" * 64}
     assert digest_of_all(tensors) == digest_of_all(dict(reversed(tensors.items())))
+
+
+def test_digests_in_the_metadata_are_taken_from_them_and_fit_or_do_not() -> None:
+    digests = {"a": "0" * 64, "é": "1" * 64}
+    texts = with_digests({"user": "x"}, digests)
+    nbytes = len(texts[DIGESTS])
+    carried = take_digests(texts)
+    assert texts == {"user": "x"} and dict(carried) == digests and len(carried) == 2
+    assert (
+        "a" in carried
+        and "b" not in carried
+        and repr(carried) == f"CarriedDigests({nbytes} characters)"
+    )
+    check_digests_fit(digests, nbytes)
+    with pytest.raises(UnsupportedError) as caught:
+        check_digests_fit(digests, nbytes - 1)
+    assert caught.value.cause == (
+        f"The digests of 2 tensors have {nbytes} bytes, and the metadata have room for {nbytes - 1}."
+    )
+
+
+MD5, SHA = "0123456789abcdef" * 2, "AB" * 32
+
+
+@pytest.mark.parametrize(
+    ("text", "sums"),
+    [
+        (f"{MD5}  a b\n{SHA} *c\n", [("md5", MD5, "a b"), ("sha256", SHA.lower(), "c")]),
+        (f"{MD5}\r\n\n# text\n{MD5[:-1]} short\n{MD5}  -", [("md5", MD5, ""), ("md5", MD5, "")]),
+        (f"MD5 (a) = {MD5}\nSHA2-256(b)={SHA}\nSHA256 (c) = {SHA}",
+         [("md5", MD5, "a"), ("sha256", SHA.lower(), "b"), ("sha256", SHA.lower(), "c")]),
+        (f"\\{MD5}  a\\nb\\\\c\\r\n{MD5}  a\\nb\n\\MD5 (x\\\\) = {MD5}",
+         [("md5", MD5, "a\nb\\c\r"), ("md5", MD5, "a\\nb"), ("md5", MD5, "x\\")]),
+        (f"md5:{MD5}\nsha256-{SHA}\tq", [("md5", MD5, ""), ("sha256", SHA.lower(), "q")]),
+        (f"{'0' * 34}  a\n{'1' * 40} b\n{'2' * 128} c", [("sha1", "1" * 40, "b"), ("sha512", "2" * 128, "c")]),
+    ],
+)  # fmt: skip
+def test_lines_of_sums_are_read_in_every_way_of_writing(text: str, sums: list[Any]) -> None:
+    for octets in (
+        text.encode(),
+        b"\xef\xbb\xbf" + text.encode(),
+        b"\xff\xfe" + text.encode("utf-16-le"),
+    ):
+        assert digests.decode_sums(octets) == sums
+
+
+def test_a_manifest_is_known_by_its_first_line() -> None:
+    assert digests.is_digests(encode_digests({}).encode()) and not digests.is_digests(
+        b"shardvar diges"
+    )
+    for head, words in (
+        (f"{digests.HEAD}\r", "end in CR LF"),
+        (digests.HEAD[:-1] + "7", "of version 7"),
+        ("x", "begin with"),
+    ):
+        assert words in digests.not_digests("It", head).cause
+    assert [digests.word_nbytes(size) for size in (0, 1, 2, 8, 16)] == [1, 1, 2, 8, 8]

@@ -1,6 +1,7 @@
 """Blocks of ggml: the numbers of every type are those of ggml's own package, as golden files have
 them, and of the simple ones those that their layout says."""
 
+import math
 import struct
 from hashlib import sha256
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.errors import UnsupportedError
-from shardvar.wire.ggml import BLOCKS, codebook, dequantize
+from shardvar.wire.ggml import BLOCKS, ROUNDED, codebook, dequantize, quantize
 from spec_tests.helpers import ggml_blocks
 from spec_tests.helpers.format_protocol import GOLDEN, expectation
 
@@ -86,3 +87,43 @@ def test_a_row_of_blocks_keeps_its_axes() -> None:
             dequantize(rows[..., 1:], block.name)
     with pytest.raises(UnsupportedError, match="not dequantized"):
         dequantize(rows, "Q4_9")
+
+
+@given(
+    st.sampled_from(sorted(ROUNDED)),
+    st.lists(st.integers(-300, 300), min_size=64, max_size=64) | st.just([0] * 64),
+)
+def test_numbers_are_rounded_to_the_nearest_that_a_block_has(name: str, eighths: list[int]) -> None:
+    """Number by number: a scale and, in types with a minimum, the least number of 32."""
+    bits, rows = ROUNDED[name], np.array(eighths, np.float32).reshape(2, 32) / np.float32(8)
+    found = dequantize(quantize(rows, name), name)
+    assert found.shape == (2, 32)
+    for row, numbers in zip(rows, found.tolist(), strict=True):
+        least = row.min() if name.endswith("1") else np.float32(0)
+        top = row[np.abs(row).argmax()]
+        if name.endswith("1"):
+            scale, low, high, zero = (
+                (row.max() - least) / np.float32(2**bits - 1),
+                0,
+                2**bits - 1,
+                0,
+            )
+        elif bits == 8:
+            scale, low, high, zero = np.abs(top) / np.float32(127), -127, 127, 0
+        else:
+            scale, low, high, zero = (
+                top / np.float32(-(2 ** (bits - 1))),
+                0,
+                2**bits - 1,
+                2 ** (bits - 1),
+            )
+        inverse = np.float32(1) / scale if scale else np.float32(0)
+        for value, number in zip(row, numbers, strict=True):
+            part = (value - least) * inverse
+            code = int(part + np.float32(zero + 0.5))
+            if bits == 8:
+                code = int(math.copysign(math.floor(abs(part) + 0.5), part))
+            code = min(max(code, low), high) - zero
+            step, base = np.float32(np.float16(scale)), np.float32(np.float16(least))
+            assert number == float(step * np.float32(code) + base)
+    assert dequantize(np.zeros((0, 34), np.uint8), "Q8_0").shape == (0, 32)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardvar.wire.block_file import INDEX_HEADER
-from shardvar.wire.damage import SNIFF_NBYTES, kind_of
+from shardvar.wire.damage import SNIFF_NBYTES, foreign_archive, is_known_archive, kind_of
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 497\n"
 
@@ -80,3 +80,19 @@ def test_no_bytes_and_bytes_without_a_pattern_are_of_no_kind() -> None:
 def test_a_text_stays_one_where_its_last_character_is_cut(cut: int) -> None:
     kind = kind_of(("Nicht gefunden: " + "ü😀" * 100).encode()[: 100 + cut])
     assert kind is not None and kind.what == "a text"
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ([], "a zip archive without members"),
+        (["a", "b", "c"], "a zip archive around 'a', 'b', 'c'"),
+        (["a" * 101, "b", "c", "d"], f"a zip archive around '{'a' * 100}', 'b', 'c', ..."),
+        (["x", "m/data.pkl"], "an archive of torch.save"),
+        (["model.weights.h5", "x"], "an archive of Keras"),
+        (["mydata.pkl"], "a zip archive around 'mydata.pkl'"),
+    ],
+)  # fmt: skip
+def test_an_archive_is_told_by_its_members(names: list[str], words: str) -> None:
+    assert foreign_archive("it", names).cause == f"The file is {words}, not it."
+    assert is_known_archive(names) == words.startswith("an archive")

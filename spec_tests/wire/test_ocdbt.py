@@ -1,6 +1,7 @@
 """A database that is written is one for TensorStore, whatever its size, and whatever its nodes'."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardvar.wire.ocdbt import INLINE_NBYTES, ValueRange, build_database
+from shardvar.errors import MalformedCheckpoint, ShardvarError
+from shardvar.wire.crc import CRC32C
+from shardvar.wire.ocdbt import (
+    INLINE_NBYTES,
+    LeafNode,
+    NodePlace,
+    NodeRoom,
+    ValueRange,
+    build_database,
+    parse_manifest,
+    parse_node,
+)
 from spec_tests.helpers.paths import GOLDEN
 from spec_tests.hostile import ocdbt as by_hand
 
@@ -77,6 +89,82 @@ def test_tensorstore_finds_every_value_in_trees_of_any_height(
             value.nbytes for value in values.values() if isinstance(value, ValueRange)
         ),
     }
+
+
+def unpack(octets: bytes, nbytes: int) -> bytes:
+    raise AssertionError("Nodes that are written here are not compressed.")
+
+
+def walked(
+    manifest: bytes, nodes: bytes, room: NodeRoom
+) -> tuple[bytes, dict[bytes, bytes | ValueRange]]:
+    """What this reader finds, and the uuid."""
+    head = parse_manifest(manifest, unpack, room)
+    assert not head.is_numbered
+    left, found = [head.root] if head.root else list[NodePlace](), dict[bytes, bytes | ValueRange]()
+    while left:
+        place = left.pop(0)
+        assert (place.folder, place.file) == ("", OWN)
+        node = parse_node(nodes[place.start : place.start + place.nbytes], place, unpack, room)
+        if not isinstance(node, LeafNode):
+            left = [*node, *left]
+            continue
+        rows = zip(
+            node.keys, node.file.tolist(), node.start.tolist(), node.nbytes.tolist(), strict=True
+        )
+        for key, file, start, nbytes in rows:
+            held = node.body[start : start + nbytes]
+            found[key] = (
+                held if file < 0 else ValueRange(FILES.index(node.files[file]), start, nbytes)
+            )
+    return head.uuid, found
+
+
+@given(databases, st.sampled_from([1, 40, 200, 1 << 20]), st.binary(min_size=16, max_size=16))
+def test_what_is_written_is_read_in_the_order_of_keys(
+    values: dict[bytes, bytes | ValueRange], node_nbytes: int, uuid: bytes
+) -> None:
+    """In the room that it takes and no less."""
+    manifest, nodes = build_database(values, FILES, OWN, uuid, 12345, node_nbytes)
+    room = NodeRoom()
+    found = walked(manifest, nodes, room)
+    assert found == (uuid, values) and list(found[1]) == sorted(values)
+
+
+@given(databases.filter(bool), st.sampled_from([1, 200]), st.data())
+def test_a_file_of_another_length_is_malformed_however_right_its_checksum(
+    values: dict[bytes, bytes | ValueRange], node_nbytes: int, data: st.DataObject
+) -> None:
+    """Cut anywhere, or with a byte more; a byte that is another is read, or refused."""
+    manifest, nodes = build_database(values, FILES, OWN, bytes(16), 0, node_nbytes)
+    root = parse_manifest(manifest, unpack, NodeRoom()).root
+    assert root is not None
+
+    def framed(octets: bytes, content: bytes) -> bytes:
+        octets = octets[:4] + (16 + len(content)).to_bytes(8, "little") + content
+        return octets + CRC32C.compute(octets).to_bytes(4, "little")
+
+    node = nodes[root.start : root.start + root.nbytes]
+    for octets, parse in (
+        (manifest, lambda octets: parse_manifest(octets, unpack, NodeRoom())),
+        (node, lambda octets: parse_node(octets, root, unpack, NodeRoom())),
+    ):
+        content = octets[12:-4]
+        assert framed(octets, content) == octets
+        parse(octets)
+        cut = data.draw(st.integers(0, len(content) - 1))
+        for wrong in (
+            octets[:-1],
+            octets + b"x",
+            framed(octets, content[:cut]),
+            framed(octets, content + b"\0"),
+        ):
+            with pytest.raises(MalformedCheckpoint):
+                parse(wrong)
+        changed = bytearray(content)
+        changed[data.draw(st.integers(2, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+        with suppress(ShardvarError):
+            parse(framed(octets, bytes(changed)))
 
 
 def test_a_database_that_orbax_wrote_has_the_same_settings() -> None:

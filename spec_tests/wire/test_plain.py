@@ -21,6 +21,7 @@ from shardvar.wire.opcode_writer import build_pickle
 from shardvar.wire.pickle import parse_pickle
 from shardvar.wire.plain import (
     MAX_DEPTH,
+    NUMPY_NAMES,
     Global,
     Node,
     OrderedMap,
@@ -31,6 +32,7 @@ from shardvar.wire.plain import (
     encode_value,
     literal_of,
     parse_objects,
+    set_items,
     value_of_node,
 )
 
@@ -366,6 +368,67 @@ def test_sizes_are_bounded() -> None:
     for item in (deep, laugh, [1 << 4_000_000] * 10):
         with pytest.raises(UnsupportedError, match="Save large data|more than"):
             plain_of(item)
+
+
+@pytest.mark.parametrize("name", sorted(NUMPY_NAMES))
+def test_the_literal_of_an_array_or_a_scalar_makes_it_again(name: str) -> None:
+    """With its dtype unless its elements tell it; of an array without elements as NumPy has it."""
+    for shape in ((), (3,), (2, 2), (0,), (2, 0)):
+        array = np.arange(math.prod(shape)).reshape(shape).astype(name)
+        text = literal_of(as_tagged(array))
+        if not array.size:
+            assert text == repr(array)
+            continue
+        again = eval(text, {**vars(np), "array": np.array})  # noqa: S307
+        assert (again.dtype, again.shape, again.tobytes()) == (array.dtype, shape, array.tobytes())
+        assert ("dtype" in text) == (name not in ("bool", "int64", "float64", "complex128"))
+        scalar = array.flat[-1]
+        assert literal_of(scalar) == f"np.{name}({scalar})"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (np.str_("é"), "np.str_('é')"),
+        (np.longlong(3), "np.int64(3)"),
+        (np.bytes_(b"a"), "np.bytes_(b'a')"),
+        ((1,), "(1,)"),
+        ((1, 2), "(1, 2)"),
+        ([1], "[1]"),
+        (Size((3,)), "(3,)"),
+        (OrderedMap({"a": (), 1: [{}]}), "{'a': (), 1: [{}]}"),
+        (complex(-0.0, 2), "complex(-0.0, 2.0)"),
+        (bytearray(), "bytearray()"),
+        (bytearray(b"\xff"), "bytearray('ÿ', 'latin-1')"),
+        (Tagged("text", "as it is"), "as it is"),
+        (Tagged("torch.dtype", "int4"), "torch.int4"),
+        (Tagged("torch.device", ("cuda", 3)), "torch.device('cuda:3')"),
+        (Tagged("argparse.Namespace", {"a": 1, "b": "x"}), "Namespace(a=1, b='x')"),
+        (Tagged("set", [1, 2]), "set([1, 2])"),
+        ((1 << 4096) - 1, str((1 << 4096) - 1)),
+        (1 << 4096, hex(1 << 4096)),
+    ],
+    ids=lambda each: str(each)[:20],
+)  # fmt: skip
+def test_each_kind_of_a_literal(value: Any, text: str) -> None:
+    assert literal_of(value) == text
+
+
+@pytest.mark.parametrize("count", [64, 65])
+def test_a_key_has_64_items_with_those_of_the_tuples_in_it(count: int) -> None:
+    """Each item is quick to compare; a tuple counts as one."""
+    half = count // 2
+    for key in ((1,) * count, ((1,) * half, *[2] * (count - half - 1)), (((1,) * (count - 2),),)):
+        made: dict[Any, Any] = {}
+        if count == 64:
+            set_items(made, [key, 5])
+            assert made == {key: 5}
+        else:
+            with pytest.raises(TypeError):
+                set_items(made, [key, 5])
+    for wrong in ([], (1, []), ((1, {}),)):
+        with pytest.raises(TypeError):
+            set_items({}, [wrong, 5])
 
 
 def _empty_array(*state: Any) -> Node:

@@ -1,6 +1,11 @@
 """The records of a zip archive, field by field: each that contradicts another is refused, and what
 agrees is not."""
 
+import io
+import zipfile
+import zlib
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,6 +15,7 @@ from shardvar.errors import (
     CheckpointError,
     InvalidCheckpoint,
     MalformedCheckpoint,
+    OutOfBounds,
     UnsupportedError,
 )
 from shardvar.wire.zip import (
@@ -24,6 +30,7 @@ from shardvar.wire.zip import (
     MEMBER_ALIGNMENT,
     ONES_16,
     ONES_32,
+    TAIL_NBYTES,
     DirectoryPlace,
     Member,
     build_central,
@@ -33,10 +40,13 @@ from shardvar.wire.zip import (
     check_member,
     check_supported,
     find_directory,
+    first_name,
     local_nbytes,
+    locate_member,
     overlapping,
     parse_directory,
     plan_local_nbytes,
+    read_members,
 )
 
 START, NBYTES, COUNT = 1000, 46, 1
@@ -224,6 +234,12 @@ def test_a_stream_knows_nothing_of_what_follows_or_the_truth(known: dict[str, in
             check_local(local, MEMBER._replace(flags=8))
     else:
         check_local(local, MEMBER._replace(flags=8))
+        zeros = LOCAL.pack(b"PK\3\4", 20, 0, 0, 0, 0, 0, 0, 0, 1, 0) + b"a"
+        with pytest.raises(InvalidCheckpoint, match="size or its CRC"):
+            check_local(zeros, MEMBER)
+    assert local_nbytes(LOCAL.pack(b"PK\3\4", *[0] * 8, 5, 7)) == LOCAL.size + 12
+    with pytest.raises(MalformedCheckpoint, match="bytes that are not a local header"):
+        local_nbytes(LOCAL.pack(b"PK\3\5", *[0] * 10))
 
 
 @pytest.mark.parametrize(
@@ -278,3 +294,85 @@ def test_ranges_overlap_as_their_definition_says(ranges: list[tuple[int, int]]) 
     ]
     start, nbytes = np.array(ranges, np.int64).reshape(-1, 2).T
     assert overlapping(start, start + nbytes).tolist() == expected
+
+
+class Pipe(io.BytesIO):
+    """A file that a writer cannot go back in: sizes follow each member."""
+
+    def seekable(self) -> bool:
+        return False
+
+    def tell(self) -> int:
+        raise OSError
+
+
+@given(
+    st.lists(st.sampled_from(["a", "b/c", "ü", "data.pkl"]), min_size=1, unique=True),
+    st.lists(st.binary(min_size=1, max_size=60), min_size=4, max_size=4),
+    st.sampled_from([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]),
+    st.booleans(),
+    st.sampled_from([5, 16, 1 << 16]),
+    st.data(),
+)
+def test_members_are_those_of_zipfile_by_the_directory_or_by_local_headers(
+    names: list[str],
+    values: list[bytes],
+    method: int,
+    is_streamed: bool,
+    block: int,
+    data: st.DataObject,
+) -> None:
+    """Of an archive that is cut off, those in front of the cut, and the name of the one that is cut."""
+    file: Any = Pipe() if is_streamed else io.BytesIO()
+    with zipfile.ZipFile(file, "w", method) as archive:
+        archive.comment = data.draw(st.sampled_from([b"", b"a comment"]))
+        for name, value in zip(names, values, strict=False):
+            archive.writestr(name, value)
+    octets = file.getvalue()
+
+    def read(start: int, nbytes: int) -> bytes:
+        assert 0 <= start <= start + nbytes <= nbytes_of
+        return octets[start : start + nbytes]
+
+    nbytes_of = len(octets)
+    infos = zipfile.ZipFile(io.BytesIO(octets)).infolist()
+    expected = [
+        Member(
+            each.filename, each.filename.encode(), each.flag_bits, each.compress_type, each.CRC,
+            each.compress_size, each.file_size, each.header_offset,
+        )
+        for each in infos
+    ]  # fmt: skip
+    found = read_members(
+        read, nbytes_of, data.draw(st.sampled_from([(TAIL_NBYTES,), (22, 60, TAIL_NBYTES)]))
+    )
+    assert (found.members, found.fault, found.cut) == (expected, None, "")
+    begins = [locate_member(read, each, found.stop) for each in expected]
+    for begin, each, value in zip(begins, expected, values, strict=False):
+        held = read(begin, each.stored_nbytes)
+        assert (zlib.decompress(held, -15) if method else held) == value
+        assert first_name(octets[each.start : begin]) == each.raw_name
+        with pytest.raises(OutOfBounds):
+            locate_member(read, each, begin + each.stored_nbytes - 1)
+    ends = [*(each.start for each in expected[1:]), found.stop]
+    nbytes_of = data.draw(st.integers(0, len(octets) - 1))
+    whole = sum(end <= nbytes_of for end in ends)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("shardvar.wire.zip._BLOCK_NBYTES", block)
+        if not whole:
+            with pytest.raises(MalformedCheckpoint):
+                read_members(read, nbytes_of)
+            return
+        cut = read_members(read, nbytes_of)
+    is_cut = whole < len(expected) and begins[whole] <= nbytes_of
+    assert (cut.members, cut.cut) == (expected[:whole], expected[whole].name if is_cut else "")
+    assert isinstance(cut.fault, MalformedCheckpoint)
+    assert cut.stop == (
+        ends[whole - 1]
+        if whole == len(expected) and nbytes_of - ends[-1] >= LOCAL.size
+        else nbytes_of
+    )
+    assert (
+        cut.lost().cause
+        == f"It is cut off: what can be read of the archive ends at byte {cut.stop}."
+    )

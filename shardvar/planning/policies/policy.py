@@ -269,7 +269,7 @@ class SeparatePolicy(ColumnarPolicy):
 
     def assign(self, slices: SliceTable, capabilities: Capabilities) -> Assignment:
         """Put slice number n in file n."""
-        files = np.arange(len(slices), dtype=np.int64)
+        files = np.arange(len(slices))
         return Assignment(slices, files, len(slices), self.description)
 
 

@@ -253,11 +253,12 @@ def parse_model(read: _ReadAt, nbytes: int) -> OnnxModel:
                 raise
             model.fault = error
             break
+        if end > nbytes:
+            model.fault = incomplete(
+                f"It has {nbytes} bytes, and its last field more: it is cut off."
+            )
         if not number:
             break
-        if end > nbytes:
-            cause = f"It has {nbytes} bytes, but a field says {end}: it is cut off."
-            model.fault = incomplete(cause)
         if number == 7 and end >= 0:
             has_graph = True
             model.tensors += parser.graph("", begin, end, 0)

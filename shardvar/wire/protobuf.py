@@ -223,7 +223,8 @@ def walk_fields(
     read: _ReadAt, start: int, stop: int, end: int = MAX_NBYTES
 ) -> Iterator[tuple[int, int, int]]:
     """Yield fields as ``decode_spans`` does, of a file; only tags, lengths and varints are read.
-    Of a message that goes on behind the ``end`` of its file, the last field may reach over it."""
+    Of a message that goes on behind the ``end`` of its file, the last field may reach over it: field 0 if
+    the file ends in its head."""
     room = min(stop, end)
     while start < room:
         head = read(start, min(_LONGEST_HEAD, room - start))
@@ -232,8 +233,10 @@ def walk_fields(
             number, wire_type = tag >> 3, tag & 7
             value, at = _decode_long(head, at, len(head), number, wire_type)
         except MalformedCheckpoint:
-            if end < stop and len(head) < _LONGEST_HEAD and head[-1] >= 0x80:
-                return  # the file ends in a varint
+            is_open = head[-1] >= 0x80 or min(head[:-1], default=0x80) >= 0x80  # after its tag
+            if end < stop and len(head) < _LONGEST_HEAD and is_open:
+                yield 0, start, end + 1
+                return
             raise
         begin = start + at
         if wire_type == VARINT:

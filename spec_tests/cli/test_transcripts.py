@@ -134,6 +134,7 @@ def _make_checkpoints() -> None:
     shutil.copy("train.pt", "final/train.pt")
     os.symlink("../both", "final/best")
     shutil.copy(GOLDEN / "gguf" / "every_type" / "m.gguf", "q.gguf")
+    shutil.copy(GOLDEN / "torch_zero" / "z1fp32w3" / "mp_rank_00_model_states.pt", "zero.pt")
     shutil.copytree(GOLDEN / "huggingface" / "bad_first_shard_missing" / "ckpt", "ranks")
     for name, text in (("config", "["), ("empty", ""), ("number", "w = 1")):
         Path(f"{name}.toml").write_text(text)

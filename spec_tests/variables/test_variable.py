@@ -162,8 +162,12 @@ def test_a_value_is_cast_where_its_kind_allows_and_refused_otherwise(
 
 
 def test_a_shape_with_none_takes_values_of_any_size_there() -> None:
-    variable = Variable([1.0], shape=[None])
-    assert variable.assign([1.0, 2.0]).shape == (2,) and variable.shape == (2,)
+    server, worker = Device("ps:0"), Device("worker:0")
+    variable = Variable([1.0], shape=[None], device=server)
+    with device_scope(worker), track_transfers() as ledger:
+        assert variable.assign([1.0, 2.0]).shape == (2,) and variable.shape == (2,)
+    (moved,) = ledger.transfers
+    assert (moved.source, moved.target, moved.nbytes) == (worker.name, server.name, 8)
     variable.assign_add([1.0, 1.0])
     with pytest.raises(ArgumentError, match="Expected"):
         variable.assign_add([1.0])

@@ -32,7 +32,7 @@ from spec_tests.helpers.paths import GOLDEN
 TRANSCRIPTS = sorted((GOLDEN / "cli").glob("*.txt"))
 
 _COMMAND = re.compile(r"(?:(\d+)x(\d+) (colour )?)?\$ ?(.*)")
-_CHANGING = (
+CHANGING = (
     (r"\b[0-9.]+ m?s\b", "N s"),
     (r"\b[0-9.]+ [kMGTP]?B free", "N B free"),
     (r'("free_nbytes"|"callback_seconds"|"age"|"saved"): [0-9.e-]+', r"\1: N"),
@@ -59,7 +59,7 @@ class _Stream(io.TextIOWrapper):
         return self.read()
 
 
-def _make_checkpoints() -> None:
+def make_checkpoints() -> None:
     """Save what the transcripts look at, in the working directory."""
     ones, row = np.ones((4, 2), np.float32), np.arange(12.0)
     saved(Path(), partition=3, metadata={"run": "7", "note": "a\nb"})
@@ -161,7 +161,7 @@ def _answers(text: str) -> Iterator[str]:
         answer = [line]
         for prefix, stream in (("", out), ("! ", err)):
             printed = stream.text().replace(here, "HERE")
-            for pattern, new in _CHANGING:
+            for pattern, new in CHANGING:
                 printed = re.sub(pattern, new, printed)
             if "--json" in words:
                 printed = re.sub(r"\n *(?!$)", " ", printed)
@@ -174,7 +174,7 @@ def test_a_transcript_is_what_its_commands_print(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    _make_checkpoints()
+    make_checkpoints()
     text = path.read_text(encoding="utf-8")
     for answer in _answers(text):
         known, text = text[: len(answer)], text[len(answer) :]
@@ -185,6 +185,6 @@ def test_a_transcript_is_what_its_commands_print(
 if __name__ == "__main__":
     for each in TRANSCRIPTS:
         with TemporaryDirectory() as directory, chdir(directory):
-            _make_checkpoints()
+            make_checkpoints()
             answers = list(_answers(each.read_text(encoding="utf-8")))
         each.write_text("".join(answers), encoding="utf-8")

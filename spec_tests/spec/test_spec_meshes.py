@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import shardvar as sv
 from shardvar import layouts
 from shardvar.errors import ShardvarError
-from shardvar.layout.dtypes import Array, numpy_dtype
+from shardvar.layout.dtypes import Array
 from shardvar.layout.meshes.named_sharding import parameter_servers
 from shardvar.spec import meshes, redistribution
 from shardvar.testing import bits
@@ -184,7 +184,7 @@ def test_moves(shape: list[int], grid: list[int], dtype: str, data: st.DataObjec
     plan = layouts.plan_redistribution(source, target)
     lacking = redistribution.must_receive(shape, before, after)
     assert plan.received().tolist() == [len(each) for each in lacking]
-    value: Array = data.draw(bits(numpy_dtype(dtype), shape))
+    value: Array = data.draw(bits(np.dtype(dtype), shape))
     held = meshes.parts(value, before)
     assert redistribution.gathered(shape, before, held).tobytes() == value.tobytes()
     plain = redistribution.redistribute(shape, before, after, held)
@@ -215,7 +215,7 @@ def test_moves(shape: list[int], grid: list[int], dtype: str, data: st.DataObjec
 )
 def test_reductions(op: str, dtype: str, terms: int, data: st.DataObject) -> None:
     """Terms are combined in the order of their numbers, in their dtype."""
-    kind = numpy_dtype(dtype)
+    kind = np.dtype(dtype)
     is_whole = kind.kind in "iu"
     if (op == "avg" and is_whole) or (op in ("band", "bor", "bxor") and not is_whole):
         return

@@ -618,7 +618,7 @@ def room_left(page: str) -> int:
 def embedded_json(value: Any) -> str:
     """For a script element: no tag, comment or character reference can begin in it."""
     # A browser ends a script element at ``</script`` even inside a JSON string.
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))  # in ASCII
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 

@@ -120,6 +120,7 @@ def make_checkpoints() -> None:
     sv.save("big", {"table": np.arange(9000.0).reshape(3000, 3), "cube": np.zeros((9, 9, 9, 9))})
     for step in range(1, 31):
         sv.save(f"runs/step-{step}/m.npz", {"w": np.full(3, step)})
+    sv.save("one.npz", {"w": row})
     sv.save("both/a.npz", {"w": row})
     sv.save("both/b.safetensors", {"w": row, "b": ones})
     sv.save("mixed/a.npz", {"w": row})

@@ -271,12 +271,12 @@ def test_nothing_is_replaced_but_a_page(tmp_path: Path, run: Run) -> None:
     assert not [each.name for each in tmp_path.iterdir() if each.name.startswith(".shardvar")]
 
 
-def test_a_page_that_would_be_too_large_is_refused_with_a_way_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("shardvar.view.collect.MOST_NBYTES", 1000)
+def test_a_page_that_would_be_too_large_is_refused_with_a_way_out() -> None:
+    """The largest has fifteen million characters."""
+    rest = 15_000_000 - len(make_page([{"path": "", "name": "model"}]))
+    assert len(make_page([{"path": rest * "p", "name": "model"}])) == 15_000_000
     with pytest.raises(sv.errors.ArgumentError, match="--filter"):
-        make_page([{"path": "model", "name": "model"}])
+        make_page([{"path": rest * "p" + "p", "name": "model"}])
 
 
 @pytest.mark.parametrize("share", [0.001, 0.3, 0.9, 1.1])

@@ -121,7 +121,7 @@ class Copy:
         if (
             hangs
             or process.returncode not in (0, 1, 2, 5)
-            or (process.returncode == 2 and not said)
+            or (process.returncode in (1, 2) and not said)
         ):
             failed.append(said[-1][2] + " (hangs or ends Python)" if said else "import")
         return failed if all_ else failed[:1]

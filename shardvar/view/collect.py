@@ -163,9 +163,8 @@ def describe_plan(report: WriteReport) -> tuple[JsonColumns, list[JsonColumns]]:
             "The report is of a write that was done.", "Give the report of a dry run."
         )
     keys = sorted(entries.slices.tensors.keys, key=reading_key)
-    ends = np.array(
-        report.file_nbytes, np.int64
-    )  # at least the payloads; where they lie is up to the format
+    # At least the payloads; where they lie is up to the format.
+    ends = np.array(report.file_nbytes, np.int64)
     np.maximum.at(ends, entries.file, entries.start + entries.slices.nbytes)
     files = [f"file {number}" for number in range(report.num_files)], ends.tolist()
     about = report.path, report.format, Metadata(report.description)

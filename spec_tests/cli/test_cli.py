@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.cli.options import ALIASES, COMMANDS, OTHER_WORDS
-from shardvar.cli.output import human_size, printable
+from shardvar.cli.output import printable
 from shardvar.cli.usage import parse_index_text, parse_size
 from spec_tests.helpers import paths
 from spec_tests.helpers.command_line import FORMATS, Run, run, saved, tensors, terminal
@@ -510,14 +510,6 @@ def test_sizes_are_read(text: str, nbytes: int) -> None:
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(sv.errors.ArgumentError):
         parse_size(text)
-
-
-@given(st.integers(0, 10**17))
-def test_human_sizes_are_right_to_three_digits(nbytes: int) -> None:
-    number, unit = human_size(nbytes).split()
-    scale = 1000 ** ["B", "kB", "MB", "GB", "TB", "PB"].index(unit)
-    assert abs(float(number) * scale - nbytes) <= 0.00501 * nbytes
-    assert float(number) < 1000 and (unit == "B" or len(number.replace(".", "")) == 3)
 
 
 def test_an_interrupt_and_a_bug_leave_no_traceback(tmp_path: Path, run: Run) -> None:

@@ -41,6 +41,8 @@ def test_restored_to_other_shards(
     sv.Checkpoint(w=again).read(path)
     slices = checkpoints.save({"w": variables.shard(value, cut)})
     plain = checkpoints.restore(slices, "w", other)
+    with pytest.raises(KeyError):
+        checkpoints.restore(slices, "v", other)
     assert [np.asarray(each).tobytes() for each in again.variables] == [
         each.tobytes() for each in plain
     ]

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
 
+import ml_dtypes  # noqa: F401  # NumPy knows the names of its dtypes only then, whichever test is first
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 

@@ -76,7 +76,7 @@ def print_json(value: dict[str, Any] | list[dict[str, Any]]) -> None:
     """Print one JSON object, or a list, in ASCII, so that keys survive any terminal and pipe."""
     import json  # a listing for people needs no JSON
 
-    print(json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False))
+    print(json.dumps(value, indent=2, allow_nan=False))
 
 
 def print_csv(rows: Iterable[dict[str, Any]]) -> None:

@@ -275,7 +275,7 @@ def execute(arguments: Namespace) -> int:
         gone = ("--dry-run", "--json")
         words = [word for word in words if word not in gone and not word.startswith("--html=")]
         command = shlex.join(["shardvar", *words])
-        write_plan_page(arguments.html, drawn, sources, command)
+        write_plan_page(arguments.html, drawn, sources, arguments.target, command)
         note(f"wrote {short_path(arguments.html)}")
         show_link(arguments.html)
     code = next(filter(None, map(code_of_report, verified)), 0)

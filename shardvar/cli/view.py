@@ -201,14 +201,16 @@ def execute(arguments: Namespace) -> int:
     return 0
 
 
-def write_plan_page(target: str, report: WriteReport, sources: Sequence[str], command: str) -> None:
+def write_plan_page(
+    target: str, report: WriteReport, sources: Sequence[str], typed: str, command: str
+) -> None:
     plan, columns = describe_plan(report)
     plan |= made_columns(report)
     found_sources = [(find_checkpoint(path), path) for path in sources]
     *names, name = names_of_plan(
         found_sources, report.path.removesuffix("/" + usual_name(report.format))
     )
-    columns = [each | {"name": name} for each in columns]
+    columns = [each | {"path": typed, "name": name} for each in columns]
     if len(sources) == 1:
         ((found, path),) = found_sources
         with open_found(found, dequantize=False) as reader:

@@ -112,11 +112,10 @@ def by_spec(
         held = _whole(shape)
         for axis, entry in enumerate(spec):
             parts = list(product(*(range(mesh[name]) for name in entry)))
-            if entry and shape[axis] % len(parts):
+            if shape[axis] % len(parts):
                 raise ValueError(f"{shape[axis]} indices are not divisible by {len(parts)}.")
             part = parts.index(tuple(coordinate[names.index(name)] for name in entry))
-            if entry:
-                held[axis] = chunk(held[axis], len(parts))[part]
+            held[axis] = chunk(held[axis], len(parts))[part]
         found[device] = held
     return [found[device] for device in sorted(found)]
 

@@ -163,9 +163,8 @@ def describe_plan(report: WriteReport) -> tuple[JsonColumns, list[JsonColumns]]:
             "The report is of a write that was done.", "Give the report of a dry run."
         )
     keys = sorted(entries.slices.tensors.keys, key=reading_key)
-    ends = np.array(
-        report.file_nbytes, np.int64
-    )  # at least the payloads; where they lie is up to the format
+    # At least the payloads; where they lie is up to the format.
+    ends = np.array(report.file_nbytes, np.int64)
     np.maximum.at(ends, entries.file, entries.start + entries.slices.nbytes)
     files = [f"file {number}" for number in range(report.num_files)], ends.tolist()
     about = report.path, report.format, Metadata(report.description)
@@ -618,7 +617,7 @@ def room_left(page: str) -> int:
 def embedded_json(value: Any) -> str:
     """For a script element: no tag, comment or character reference can begin in it."""
     # A browser ends a script element at ``</script`` even inside a JSON string.
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))  # in ASCII
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 

@@ -1,4 +1,5 @@
-"""Every option of the command line is exercised: a test or a page runs its command with it."""
+"""Every option of the command line is exercised: a test, a transcript or a page runs its command
+with it."""
 
 import argparse
 import ast
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from shardvar.cli.options import make_parser
 from spec_tests.helpers.documents import blocks, commands
-from spec_tests.helpers.paths import DOCS, ROOT, SPEC_TESTS
+from spec_tests.helpers.paths import DOCS, GOLDEN, ROOT, SPEC_TESTS
 
 EVERYWHERE = {"-h", "--help"}
 """Options that argparse adds and tests."""
@@ -86,6 +87,14 @@ def uses_on(page: str) -> Uses:
     return found
 
 
+def uses_in_transcript(text: str) -> Uses:
+    """Return the options of the commands of a transcript, which `cli/test_transcripts.py` runs."""
+    found: Uses = defaultdict(set)
+    for command, rest in re.findall(r"^(?:\d.* )?\$ (\w+)(.*)", text, flags=re.MULTILINE):
+        found[command] |= {each for each in re.split(r"[\s=]+", rest) if each.startswith("-")}
+    return found
+
+
 def all_uses() -> Uses:
     found: Uses = defaultdict(set)
     tests = [path for path in SPEC_TESTS.glob("*/test_*.py") if path.parent.name != "architecture"]
@@ -93,6 +102,7 @@ def all_uses() -> Uses:
     for uses in (
         *(uses_in(ast.parse(path.read_text(encoding="utf-8"))) for path in tests),
         *(uses_on(path.read_text(encoding="utf-8")) for path in pages),
+        *(uses_in_transcript(path.read_text(encoding="utf-8")) for path in GOLDEN.glob("cli/*")),
     ):
         for command, words in uses.items():
             found[command] |= words

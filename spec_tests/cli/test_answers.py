@@ -114,20 +114,6 @@ def test_progress_ends_with_the_last_byte_that_is_read(
     assert told == [sum(read)] == [5696 * (1 if words == ["model"] else 2)]
 
 
-def test_files_larger_than_their_limit_are_one_line(tmp_path: Path, run: Run) -> None:
-    """In a dry run too; JSON has each of them."""
-    sv.save(tmp_path / "model", {f"w{number}": np.ones(100 + number) for number in range(9)})
-    words = ("reshard", tmp_path / "model", tmp_path / "out.safetensors", "--max-file-size", "801")
-    told = (
-        "note: 8 of 9 files larger than --max-file-size 801, up to 864 B: 'w8' can only be held "
-        "whole by the format.\n"
-    )
-    assert run(*words, "--dry-run").err == told
-    assert run(*words).err == told
-    dry = run(*words[:2], tmp_path / "other.safetensors", *words[3:], "--dry-run", "--json")
-    assert len(dry.json["exceeding"]) == 8 and dry.err == ""
-
-
 def test_what_an_unfinished_write_has_left_is_named_by_the_next_one(
     tmp_path: Path, run: Run
 ) -> None:
@@ -143,17 +129,6 @@ def test_what_an_unfinished_write_has_left_is_named_by_the_next_one(
             and left.name in outcome.err
         )
         assert outcome.code == 0 and sv.verify(tmp_path / "out").ok
-
-
-def test_the_policy_is_named_with_verbose_alone(tmp_path: Path, run: Run) -> None:
-    """It changes nothing that a reader of the answer does next."""
-    words = ("reshard", saved(tmp_path), tmp_path / "out", "--files", "2")
-    for more in (("--dry-run",), ()):
-        assert "policy: " not in run(*words, *more).out
-        assert (
-            "policy: Balances payload bytes over 2 files.\n"
-            in run(*words, *more, "--force", "-v").out
-        )
 
 
 def test_errors_and_hints_are_folded_between_words_and_commands_stay_whole(
@@ -216,40 +191,6 @@ def test_the_verdict_has_its_colour_and_numbers_have_none(
     assert plain.startswith("✗ \x1b[1mdamaged\x1b[0m: 3 of 4")
     for words in (("verify", "cut"), ("diff", "good", "other")):
         assert "\x1b" not in run(*words).out
-
-
-@pytest.mark.parametrize("columns", [60, 80])
-def test_digest_lists_the_first_digits_at_a_terminal_and_all_in_a_pipe(
-    columns: int, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each name is on one line with its digest; the digest of the checkpoint comes first."""
-    names = [f"model.layers.{n}.post_attention_layernorm.weight" for n in range(40)]
-    monkeypatch.chdir(tmp_path)
-    sv.save("model", {name: np.full(2, n, "f4") for n, name in enumerate(names)})
-    piped = run("digest", "model").out
-    digests = dict(line.split("  ")[::-1] for line in piped.splitlines()[:-1])
-    assert list(digests) == names
-    with terminal(columns):
-        short, whole = run("digest", "model").out, run("digest", "model", "--all").out
-    assert whole == piped
-    first, about, empty, *rows = short.splitlines()
-    digest = f"sha256:{piped.split()[-1]}"
-    assert first == digest if columns == 80 else re.fullmatch(first.replace("…", ".*"), digest)
-    assert re.fullmatch(r"model  40 tensors, 320 B in [0-9.]+ s", about) and not empty
-    assert "… 30 more (--all)" in rows and len(rows) == 11
-    for row, name in zip([*rows[:8], *rows[9:]], [*names[:8], *names[-2:]], strict=True):
-        assert row.startswith(f"{digests[name][:12]}…  model.layers.") and len(row) <= columns
-
-
-def test_a_checkpoint_of_which_tensors_cannot_be_read_has_no_digest(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    next(saved(tmp_path, name="cut").parent.glob("cut.svdata-*")).unlink()
-    with terminal(80):
-        told = run("digest", "cut")
-    assert told.out.startswith("✗ no digest: 3 tensors cannot be read\n") and told.code == 3
-    assert "cut  1 of 4 tensors in " in told.out
 
 
 def test_a_page_that_cannot_be_written_is_told_so(

@@ -69,49 +69,6 @@ def test_each_tensor_is_in_one_line_with_others_that_differ_alike(
     assert sorted(found) == sorted([*kinds, *alone])
 
 
-def test_all_says_at_a_terminal_what_a_pipe_says_and_a_summary_is_its_first_line(
-    tmp_path: Path, run: Run
-) -> None:
-    layers = {f"layer.{number}.w": np.arange(1.0, 9) for number in range(4)}
-    sv.save(
-        tmp_path / "a",
-        layers | {"left": np.ones(2), "zero": np.zeros(2), "text": np.array([b"x"], object)},
-    )
-    moved = {
-        key: value * (1.01 + number / 100) for number, (key, value) in enumerate(layers.items())
-    }
-    sv.save(tmp_path / "b", moved | {"zero": -np.zeros(2), "text": np.array([b"y"], object)})
-    words = ("diff", tmp_path / "a", tmp_path / "b")
-    piped = run(*words).out.splitlines()
-    assert piped[0] == "7 of 7 tensors differ: 6 in values, 1 only in A"
-    assert run(*words, "--summary").out.splitlines() == piped[:1]
-    with terminal(300):
-        folded, whole = run(*words).out.splitlines(), run(*words, "--all").out.splitlines()
-    assert whole == ["≠ " + piped[0], *piped[1:]]
-    rows = [re.split("  +", line.strip()) for line in folded]
-    assert rows[rows.index(["values", "tensors", "change", "max |B-A|"]) + 1 :][:4] == [
-        ["text", "1", "not numbers"],
-        ["layer.{0..3}.w", "4", "0.99 - 3.8 %", "0.32"],
-        ["zero", "1", "only the sign of zero"],
-        [""],
-    ]
-
-
-@pytest.mark.parametrize("columns", [40, 80])
-def test_a_table_of_many_lines_says_how_many_are_left_out(
-    columns: int, tmp_path: Path, run: Run
-) -> None:
-    sv.save(tmp_path / "a", {chr(0x3B1 + number) * 9: np.ones(2) for number in range(60)})
-    sv.save(tmp_path / "b", {"only": np.ones(2)})
-    with terminal(columns):
-        lines = run("diff", tmp_path / "a", tmp_path / "b").out.splitlines()
-    assert (
-        "21 more lines" in lines
-        and len(lines) < 100
-        and all(len(line) <= columns for line in lines)
-    )
-
-
 def pasted(hint: str) -> list[str]:
     """Return the words of the command in a hint, without the name of the program."""
     (command,) = re.findall("`(.*)`", hint)

@@ -256,38 +256,6 @@ def test_a_line_of_equal_layers_says_how_many_there_are(tmp_path: Path, run: Run
         assert re.search(r"/w  2000 × \[8\] .* 64.0 kB", run("inspect", many).out)
 
 
-def test_scalars_and_settings_show_their_values(tmp_path: Path, run: Run) -> None:
-    """In the tree, in a pipe, in JSON and by ``show``; no setting counts as a tensor."""
-    out = run("inspect", TRAINING_STATE).out
-    assert "45 tensors and 17 settings" in out
-    assert re.search(r"^epoch += 3$", out, flags=re.MULTILINE)
-    assert re.search(r"^ +optimizer\.param_groups\.0\.lr += 0\.001$", out, flags=re.MULTILINE)
-    told = run("inspect", TRAINING_STATE, "--json").json
-    values = {each["key"]: each["value"] for each in told["tensors"]}
-    assert (told["num_tensors"], told["num_settings"]) == (62, 17)
-    for words in (("verify",), ("diff", TRAINING_STATE), ("verify", "--quick")):
-        found = run(*words, TRAINING_STATE)
-        assert "45 tensors and 17 settings" in found.out
-    assert "of 62 tensors and settings" in run("verify", TRAINING_STATE, "--filter", "model.*").out
-    assert (values["epoch"], values["args.name"], values["optimizer.state.0.step"]) == (
-        "3",
-        "'run'",
-        2.0,
-    )
-    assert values["model.embed.weight"] is None
-    assert (
-        run("show", TRAINING_STATE, "optimizer.param_groups.0.lr").out
-        == "optimizer.param_groups.0.lr setting\n0.001\n"
-    )
-    sv.save(
-        tmp_path / "numbers",
-        {"lr": np.float32(0.001), "step": np.int64(7), "on": np.bool(True), "w": np.ones(2)},
-    )
-    with terminal(80):
-        out = run("inspect", tmp_path / "numbers").out
-    assert re.findall("= (.+?) ", out) == ["0.001", "True", "7"]
-
-
 def test_integers_of_an_unknown_scheme_are_said_to_be_left_out(tmp_path: Path, run: Run) -> None:
     """If they are a part of the bytes that matters; ids of positions are not."""
     sv.save(
@@ -309,32 +277,6 @@ def test_the_state_of_an_optimizer_and_of_callbacks_has_no_parameters() -> None:
     assert count_parameters([score, ("state_dict.w", "float32", (2, 3))]).total == 6
     slots = [(f"optimizer_weights/Adam/{slot}/dense/kernel", "float32", (5, 7)) for slot in "mv"]
     assert count_parameters([("model_weights/dense/kernel", "float32", (5, 7)), *slots]).total == 35
-
-
-def test_what_a_folder_holds_besides_is_noted_with_the_command_that_shows_it(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By every command that opens the folder, on standard error; not if its path means everything."""
-    monkeypatch.chdir(tmp_path)
-    sv.save("final/model.safetensors", {"w": np.ones(3)})
-    for command in ("inspect", "verify", "show"):
-        assert run(command, "final").err.count("also contains") == 0
-    shutil.copy(TRAINING_STATE, "final/train.pt")
-    for step in (5, 6):
-        sv.save(f"final/checkpoint-{step}/model.safetensors", {"w": np.ones(3)})
-    sv.save("other/m", {"w": np.ones(3)})
-    os.symlink("../other", "final/best")
-    told = (
-        "note: final also contains train.pt; 2 checkpoints in folders (checkpoint-5/model.safetensors, "
-        "checkpoint-6/model.safetensors); links out of it that are not followed (best). "
-        "See one: `shardvar inspect final/train.pt`\n"
-    )
-    commands = [("inspect",), ("inspect", "--json"), ("digest",), ("show",)]
-    for command, *options in commands:
-        assert told in run(command, "final", *options).err
-    assert told in run("reshard", "final", "copy.npz").err
-    assert run("inspect", "final/train.pt").code == 0
-    assert run("inspect", "final", "--json").json["num_tensors"] == 1
 
 
 def test_there_is_room_for_a_note_on_the_screen(
@@ -453,32 +395,6 @@ def test_a_list_fits_the_screen(tmp_path: Path, run: Run, monkeypatch: pytest.Mo
         assert all(f"step-{step} " in whole for step in range(30))
 
 
-def test_lost_files_leave_the_exit_code_of_inspect_at_0(tmp_path: Path, run: Run) -> None:
-    """It describes what is there; `verify` is the check."""
-    path, _ = saved(tmp_path / "model", "damaged")
-    assert (run("inspect", path).code, run("verify", path).code) == (0, 1)
-
-
-def test_show_without_a_key_lists_the_keys(tmp_path: Path, run: Run) -> None:
-    """With dtypes, shapes and values; the one tensor of a checkpoint is shown at once."""
-    out = run("show", TRAINING_STATE).out
-    assert out.startswith(
-        f"{TRAINING_STATE} (pt): 62 keys; give the KEY of one:\n".replace(f"{Path.cwd()}/", "")
-    )
-    assert re.search(r"^epoch += 3$", out, flags=re.MULTILINE)
-    assert len(out.splitlines()) == 64
-    told = run("show", TRAINING_STATE, "--json").json
-    assert list(told) == ["schema", "path", "format", "keys"] and len(told["keys"]) == 62
-    with terminal(80, lines=24):
-        lines = run("show", TRAINING_STATE).out.splitlines()
-    assert len(lines) <= 24 - _PROMPTS and lines[-1].lstrip().startswith(
-        ("45 more", "`shardvar", "shows")
-    )
-    sv.save(tmp_path / "one.npz", {"w": np.arange(3)})
-    assert run("show", tmp_path / "one.npz").out == "w int64 [3]\n[0, 1, 2]\n"
-    assert "Did you mean" in run("show", TRAINING_STATE, "epoc").err
-
-
 def test_values_that_may_not_be_read_leave_a_shape(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -496,22 +412,6 @@ def test_values_that_may_not_be_read_leave_a_shape(
     data.write_bytes(bytes(byte ^ 1 for byte in data.read_bytes()))
     found = run("inspect", tmp_path / "model")
     assert found.code == 0 and re.search(r"step +int64 +\[\] ", found.out)
-
-
-def test_the_first_line_counts_unreadable_tensors_and_check_is_the_exit_code(
-    tmp_path: Path, run: Run
-) -> None:
-    sv.save(
-        tmp_path / "m", {f"w{n}": np.ones(8) for n in range(5)}, policy=sv.MaxShardSizePolicy(128)
-    )
-    assert run("inspect", tmp_path / "m", "--check").code == 0
-    sorted(tmp_path.glob("m.svdata*"))[0].unlink()
-    for words in ((), ("--brief",), ("--tree",)):
-        told = run("inspect", tmp_path / "m", *words)
-        first = " ".join(told.out.partition("40 parameters")[0].split())
-        assert told.code == 0 and first.endswith("; 2 of 5 tensors unreadable")
-        assert run("inspect", tmp_path / "m", "--check", *words).code == 1
-    assert run("inspect", tmp_path / "m", "--check", "--filter", "w4").code == 0
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 import shardvar as sv
 from shardvar.cli.output import progress
 from shardvar.cli.tree import Line, fold_keys, tree_lines
-from shardvar.errors import COPY_AGAIN
 from spec_tests.helpers.braces import expanded
 from spec_tests.helpers.command_line import Run, run, terminal
 from spec_tests.helpers.hypothesis_strategies import ODD_KEYS
@@ -185,40 +184,6 @@ def test_a_line_of_several_tensors_says_how_many_cannot_be_read(tmp_path: Path, 
         assert re.search(r"\{0…?.*UNREADABLE \(x5\)", run("inspect", tmp_path / "cut").out)
 
 
-def test_totals_count_parameters_and_their_dtypes(tmp_path: Path, run: Run) -> None:
-    path = saved_layers(tmp_path / "model")
-    lines = run("inspect", path, "--brief").out.splitlines()
-    assert lines[0].endswith("(shardvar): 26 tensors, 1 file, 3.24 kB")
-    assert lines[1:] == ["808 parameters, all float32"]
-    told = run("inspect", path, "--json").json
-    assert (told["num_parameters"], told["parameters_by_dtype"]) == (808, {"float32": 808})
-    assert "policy: " in run("inspect", path, "--brief", "-v").out
-
-
-def test_a_terminal_shows_the_tree_as_deep_as_it_is_asked_to(tmp_path: Path, run: Run) -> None:
-    path = saved_layers(tmp_path / "model", without=7)
-    with terminal(80):
-        whole, shallow = run("inspect", path).out, run("inspect", path, "--depth", "1").out
-        everything = run("inspect", path, "--all").out
-    assert (
-        re.search(r"layers\.{0\.\.6,8\.\.11}\. +11 × 2 tensors", whole)
-        and "! layers.{0..6,8..11}.: 7 is missing" in whole
-    )
-    assert (
-        "24 tensors in 3 lines; --depth 2 opens the next level" in shallow and "─ w" not in shallow
-    )
-    assert all(f"{number}." in everything for number in (0, 6, 8, 11)) and "(x" not in everything
-    assert run("inspect", path, "--depth", "0").code == 2
-
-
-def test_the_largest_tensors_come_first_on_request(tmp_path: Path, run: Run) -> None:
-    out = run("inspect", saved_layers(tmp_path / "model"), "--sort", "size").out.partition("\n\n")[
-        2
-    ]
-    keys = [line.split()[0] for line in out.splitlines()[1:]]
-    assert (keys[0], keys[-1], len(keys)) == ("embed.weight", "step", 26)
-
-
 def test_slices_that_are_a_layout_are_said_to_be(tmp_path: Path, run: Run) -> None:
     """13 rows in five parts are div's 3, 3, 3, 2, 2; in sizes of one's own they are no layout."""
     cut = {"div": 5, "even": 5, "odd": sv.PartitionSpec(splits=[[1, 12]])}
@@ -278,39 +243,6 @@ def test_only_ties_among_the_listed_keys_are_printed(tmp_path: Path, run: Run) -
         filters = [each for name in keys for each in ("--filter", name)]
         assert bool(run("inspect", tie, *filters, "--json").json["ties"]) is is_tied
         assert ("Tied" in run("inspect", tie, *filters).out) is is_tied
-
-
-def test_odd_values_fail_on_request(tmp_path: Path, run: Run) -> None:
-    sv.save(tmp_path / "model", {"a": np.array([np.nan, 1.0]), "b": np.array([2.0, 2.0])})
-    path = tmp_path / "model"
-    codes = {
-        words: run("inspect", path, "--stats", "--fail-on", words).code
-        for words in ("nan", "inf,zero", "CONSTANT")
-    }
-    assert codes == {"nan": 1, "inf,zero": 0, "CONSTANT": 1}
-    assert run("inspect", path, "--stats", "--fail-on", "nan", "--json").code == 1
-    assert run("inspect", path, "--stats", "--fail-on", "nan", "--brief").out.splitlines()[2:] == [
-        "! 1 tensor with NaN: a (1)",
-        "! 1 tensor with one value: b",
-    ]
-    assert run("inspect", path, "--fail-on", "nan").code == 2
-    assert (
-        "Choose from nan, inf, zero, constant, empty."
-        in run("inspect", path, "--stats", "--fail-on", "naan").err
-    )
-
-
-@pytest.mark.parametrize("columns", [40, 80])
-def test_a_long_name_is_cut_in_its_middle_at_a_terminal(
-    columns: int, tmp_path: Path, run: Run
-) -> None:
-    key = "a_name_of_a_tensor_" * 20 + "end"
-    sv.save(tmp_path / "model", {key: np.ones(3), "b": np.ones(4)})
-    with terminal(columns):
-        table = run("inspect", tmp_path / "model").out.partition("\n\n")[2]
-    (row,) = [line for line in table.splitlines() if "a_name" in line]
-    assert "…" in row and "end" in row and len(row) <= columns
-    assert key in run("inspect", tmp_path / "model").out
 
 
 def test_a_name_that_no_terminal_shows_is_whole_in_a_pipe_and_that_is_said(
@@ -388,28 +320,6 @@ def test_progress_is_one_line_whatever_the_width(
     assert all(
         "\n" not in frame.rstrip("\n") and len(frame.rstrip()) <= columns for frame in frames
     )
-
-
-@pytest.mark.parametrize("columns", [40, 80, 120])
-def test_a_lost_file_fits_the_terminal_and_is_named_from_here(
-    columns: int, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only its name may be longer than a line. Word, tensors and remedy are there, and the remedy
-    once."""
-    monkeypatch.chdir(tmp_path)
-    path = saved_layers(tmp_path / "model")
-    (lost,) = tmp_path.glob("*.svdata*")
-    lost.unlink()
-    for command in (("verify", path), ("inspect", path), ("diff", path, path)):
-        with terminal(columns):
-            lines = run(*command).out.splitlines()
-        assert all(len(line) <= columns or line.strip() == lost.name for line in lines)
-        told = " ".join(" ".join(lines).split())
-        assert f"file 0 missing {lost.name} 26 tensors" in told
-        assert told.count(COPY_AGAIN) == (2 if command[0] == "diff" else 1)
-        assert str(tmp_path) not in told
-    assert "layers.11.w" not in run("verify", path).out
-    assert "layers.11.w" in run("verify", path, "--all").out
 
 
 def test_statistics_of_equal_layers_share_a_line(

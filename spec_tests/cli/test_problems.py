@@ -71,26 +71,6 @@ def test_a_file_that_is_changed_cut_or_lost_is_one_paragraph(
     assert "cut short" in listed.out and "missing" in listed.out
 
 
-def test_a_reshard_of_a_damaged_checkpoint_names_the_way_to_save_the_rest(
-    damaged: list[str], run: Run
-) -> None:
-    """The error has the option; with it, a terminal has a paragraph for each file, and a pipe the
-    name of each key."""
-    refused = run("reshard", "model", "saved")
-    assert refused.code == 3 and refused.err.rstrip().endswith(
-        "Or save all other tensors: --keep-going."
-    )
-    with terminal(80):
-        saved = run("reshard", "model", "saved", "--keep-going")
-    assert (
-        saved.code == 1
-        and all(name in saved.out for name in damaged)
-        and "could not be read:" in saved.out
-    )
-    piped = run("reshard", "model", "again", "--keep-going").out
-    assert all(each.key in piped for each in sv.verify("model").damages if each.key)
-
-
 def test_an_index_that_cannot_be_read_is_not_an_empty_checkpoint(tmp_path: Path, run: Run) -> None:
     """The verdict does not count the tensors and says nothing of checksums that match."""
     sv.save(tmp_path / "model.npz", {"w": np.ones(200)}, format="npz")

@@ -1,6 +1,7 @@
 """Indexing: NumPy's answer on the whole array, for all of NumPy's indices, moving the rows that are
 touched."""
 
+from bisect import bisect_right
 from itertools import product
 from typing import Any
 
@@ -12,9 +13,15 @@ from hypothesis.extra import numpy as hnp
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
 from shardvar.reference.devices import Device, device_scope, track_transfers
-from shardvar.reference.variables import Variable
-from shardvar.reference.variables.rows import plan_index
-from spec_tests.helpers.sharded_variables import Array, counting, sharded_arrays, sharded_of
+from shardvar.reference.variables import ShardedVariable, Variable
+from shardvar.reference.variables.rows import RowLayout, plan_index
+from spec_tests.helpers.sharded_variables import (
+    Array,
+    UserVariable,
+    counting,
+    sharded_arrays,
+    sharded_of,
+)
 from spec_tests.helpers.thoroughness import stride
 
 
@@ -61,6 +68,8 @@ def test_arrays_of_integers(sizes: list[int], data: st.DataObject) -> None:
     same(sharded[first[0], :, 1], array[first[0], :, 1])
     same(sharded[None, first[0], :, 1], array[None, first[0], :, 1])
     same(sharded[:, first[0] % 3], array[:, first[0] % 3])
+    own = ShardedVariable([UserVariable(part) for part in np.split(array, np.cumsum(sizes)[:-1])])
+    same(own[first], array[first])
 
 
 @pytest.mark.parametrize(
@@ -93,6 +102,27 @@ def test_a_result_is_nobody_elses() -> None:
 def test_there_is_no_assignment_through_an_index() -> None:
     with pytest.raises(TypeError, match="does not support item assignment"):
         sharded_of(counting((5, 2)), [2, 3])[0] = 1
+
+
+@pytest.mark.parametrize("count", [0, 1, 1023, 1024, 3000])
+@pytest.mark.parametrize("shards", [1, 2, 8, 9, 300, 70_000])
+def test_rows_are_split_among_their_shards(shards: int, count: int) -> None:
+    """Each row is in the shard in whose bounds it is, under its number there, and in its place;
+    whatever the way that numbers of shards and rows make the quickest."""
+    layout = RowLayout.of_sizes([(number + 1) % 3 for number in range(shards)])
+    drawn = np.random.default_rng(shards + count).integers(0, layout.num_rows, count)
+    for rows in (drawn, np.sort(drawn), np.full(count, layout.num_rows - 1)):
+        expected: dict[int, tuple[list[int], list[int]]] = {}
+        for place, row in enumerate(rows.tolist()):
+            shard = bisect_right(layout.bounds, row) - 1
+            local, places = expected.setdefault(shard, ([], []))
+            local.append(row - layout.bounds[shard])
+            places.append(place)
+        found = {
+            shard: (local.tolist(), list(range(count)) if places is None else places.tolist())
+            for shard, local, places in layout.split_rows(rows)
+        }
+        assert found == expected and [*found] == sorted(found)
 
 
 def test_only_the_rows_that_an_index_touches_are_moved() -> None:

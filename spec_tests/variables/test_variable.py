@@ -162,8 +162,12 @@ def test_a_value_is_cast_where_its_kind_allows_and_refused_otherwise(
 
 
 def test_a_shape_with_none_takes_values_of_any_size_there() -> None:
-    variable = Variable([1.0], shape=[None])
-    assert variable.assign([1.0, 2.0]).shape == (2,) and variable.shape == (2,)
+    server, worker = Device("ps:0"), Device("worker:0")
+    variable = Variable([1.0], shape=[None], device=server)
+    with device_scope(worker), track_transfers() as ledger:
+        assert variable.assign([1.0, 2.0]).shape == (2,) and variable.shape == (2,)
+    (moved,) = ledger.transfers
+    assert (moved.source, moved.target, moved.nbytes) == (worker.name, server.name, 8)
     variable.assign_add([1.0, 1.0])
     with pytest.raises(ArgumentError, match="Expected"):
         variable.assign_add([1.0])
@@ -255,6 +259,8 @@ def test_a_variable_is_made_on_the_current_device_or_where_another_is() -> None:
         assert (
             Variable(1.0, device=device, colocated_with=Variable(2.0, device=other)).device is other
         )
+        # A kind of one's own holds no resource, and is where it is used.
+        assert Variable(1.0, device=other, colocated_with=UserVariable([1.0])).device is device
     with pytest.raises(ArgumentTypeError, match="colocated_with is 3"):
         Variable(1.0, colocated_with=3)
 
@@ -315,6 +321,11 @@ def test_a_kind_that_lacks_a_method_is_abstract() -> None:
     """R-VAR-4 (RFC 003): "tf.Variable will become an abstract base class with a well-defined
     interface and a scoped factory to construct instances". An abstract class is refused where it is
     called, and not where the method is missed."""
+    for name in VariableInterface.__abstractmethods__ - {"assign"}:
+        member = inspect.getattr_static(VariableInterface, name)
+        body = member.fget if isinstance(member, property) else member
+        with pytest.raises(NotImplementedError):
+            body(*[None] * body.__code__.co_argcount)
     have: dict[str, Any] = {
         "__init__": lambda self: None,
         "shape": (),

@@ -17,6 +17,7 @@ from shardvar.errors import ArgumentError, DeviceFull, LayoutError
 from shardvar.layout.partition import Partition, div
 from shardvar.reference.devices import Device, current_device, device_scope, track_transfers
 from shardvar.reference.variables import create_partitioned, create_sharded_variable, initializers
+from shardvar.reference.variables.initial_value import makes_new_arrays
 from spec_tests.helpers.sharded_variables import counting
 
 
@@ -223,6 +224,17 @@ def test_a_partition_is_a_named_tuple_that_unpacks() -> None:
         region = sv.Region(part.offset, part.shape)
         draw = sv.initializers.RandomUniform(seed=3)
         assert np.array_equal(draw((5, 2), partition=part), draw((5, 2), partition=region))
+
+
+def test_an_array_that_others_hold_is_copied_and_a_new_one_is_not() -> None:
+    held = counting((4, 2))
+    for value in (held, lambda: held, partial(lambda _: held, 1)):
+        made = [sv.Variable(value), create_sharded_variable(value, 2, shape=(4, 2), dtype="f4")]
+        for variable in made:
+            variable.assign_add(np.ones((4, 2)))
+    assert (held == counting((4, 2))).all() and not makes_new_arrays(lambda: held)
+    zeros = initializers.Zeros()
+    assert makes_new_arrays(zeros) is makes_new_arrays(partial(partial(zeros, (4,)), "f4")) is True
 
 
 def test_what_an_initializer_raises_is_never_swallowed() -> None:

@@ -55,7 +55,13 @@ def test_a_read_is_from_the_copy_on_the_current_device() -> None:
             assert variable.device is device
             _ = variable.read_value(), variable[1:], variable.sparse_read([0])
         assert ledger.nbytes == 0
+    parts = [Variable(counting((2, 2)), device=device) for device in (*REPLICAS, *REPLICAS[1:] * 2)]
+    pair = MirroredVariable([ShardedVariable(parts[:2]), ShardedVariable(parts[2:])])
+    for device, nearest in ((REPLICAS[0], 0), (REPLICAS[1], 1), (Device("worker:0"), 0)):
+        with device_scope(device):
+            assert pair.nearest is pair.copies[nearest], "all of its shards are there, or the first"
     with device_scope(Device("worker:0")), track_transfers() as ledger:
+        assert variable.device is REPLICAS[0]
         variable.read_value()
         variable.assign(counting((4, 2)))
     assert (
@@ -196,6 +202,28 @@ def test_every_kind_plans_its_writes_alike(
         np.testing.assert_array_equal(variable.read_value(), before, "planning changes nothing")
         commit(writes)
         np.testing.assert_array_equal(variable.read_value(), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_reads_what_a_write_returns(kind: str) -> None:
+    """A write returns a variable that reads the new value, and rows are read in any order."""
+    value, rows = counting(SHAPE), np.array([4, 0, 3, 4])
+    update = sv.IndexedSlices(np.full((4, 2), 3, np.float32), rows)
+    with replica_scope(1):
+        variable: Any = KINDS[kind](value)
+        for verb, combine in {"add": np.add, "sub": np.subtract, "mul": np.multiply}.items():
+            combine.at(value, rows, update.values)
+            written = getattr(variable, f"scatter_{verb}")(update)
+            assert np.array_equal(written.read_value(), value), verb
+            assert np.array_equal(written.sparse_read(rows), value[rows])
+            assert np.array_equal(variable[rows, 1], value[rows, 1])
+        for verb, sign in {"assign_add": 1, "assign_sub": -1}.items():
+            value = value + sign
+            assert np.array_equal(getattr(variable, verb)(np.ones(SHAPE)).read_value(), value)
+        assert np.array_equal(variable.assign(2 * value), 2 * value)
+        nothing = variable if isinstance(variable, ShardedVariable) else None
+        assert variable.assign(value, read_value=False) is nothing
+        assert np.array_equal(variable, value)
 
 
 def with_order(rows: Array, values: Array) -> tuple[Array, Array, Array | None]:

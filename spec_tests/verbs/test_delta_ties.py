@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
@@ -55,8 +55,17 @@ def versions(draw: st.DrawFn) -> list[tuple[dict[str, Any], dict[str, str]]]:
     return found
 
 
+STEPS = [np.eye(1, 60, at, np.int16)[0] for at in range(4)]
+
+
 @settings(deadline=None, max_examples=150 // stride(6))
 @given(versions(), st.booleans())
+@example(
+    [({"a": STEPS[0], "b": STEPS[1]}, {}), ({"a": STEPS[2], "b": STEPS[2]}, {"b": "a"})], False
+)
+@example(
+    [({"a": STEPS[0], "b": STEPS[0]}, {"b": "a"}), ({"a": STEPS[1], "b": STEPS[2]}, {})], False
+)
 def test_the_result_has_the_ties_of_the_new_checkpoint(
     tmp_path_factory: pytest.TempPathFactory, chain: Any, is_untied: bool
 ) -> None:

@@ -14,7 +14,15 @@ import shardvar as sv
 from shardvar.maps.map import Map, fit_map
 from shardvar.maps.plan import MapPlan, Piece, View
 from shardvar.view import collect
-from shardvar.view.collect import JsonColumns, is_reordered, map_columns, runs_of, unpacked
+from shardvar.view.collect import (
+    AxisRuns,
+    JsonColumns,
+    is_reordered,
+    map_columns,
+    runs_of,
+    runs_text,
+    unpacked,
+)
 from spec_tests.helpers.command_line import Run, run
 from spec_tests.helpers.map_arrays import Example, examples
 from spec_tests.helpers.view_pages import HOSTILE_KEYS, columns_of, keys_of
@@ -77,6 +85,26 @@ def test_a_piece_is_reordered_if_its_elements_are(example: Example) -> None:
             assert is_reordered(piece) == (in_order != sorted(in_order))
             runs = runs_of(piece.source, piece.shape)
             assert prod(len(expanded(a, n, *sum(more, ()))) for a, n, more in runs) == len(taken)
+
+
+def test_a_region_is_an_index_or_how_often_a_range_repeats() -> None:
+    regions: list[list[AxisRuns]] = [
+        [], [(0, 4, [])], [(5, 1, []), (0, 1, [])], [(1, 1, [(3, 2)])], [(0, 2, [(3, 6)])],
+        [(2, 1, [(2, 3), (4, 9)])],
+    ]  # fmt: skip
+    assert list(map(runs_text, regions)) == [
+        "[]", "[0:4]", "[5, 0]", "[1:6:2]", "[0:2 of each 6 (3 times)]",
+        "[2:3 of each 3 (2 times) of each 9 (4 times)]",
+    ]  # fmt: skip
+    # Steps of runs and of repeats that meet the next one are joined, and others are not.
+    for steps, counts, runs in (
+        ([1, 4], (4, 3), (12, [])),
+        ([1, 5], (4, 3), (4, [(3, 5)])),
+        ([2, 6], (3, 4), (1, [(12, 2)])),
+        ([2, 7], (3, 4), (1, [(3, 2), (4, 7)])),
+    ):
+        view = View("w", (7,), tuple((0, step) for step in steps))
+        assert runs_of(view, counts) == [(7, *runs)]
 
 
 def test_pieces_beyond_their_room_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from shardvar.layout.meshes import (
     dtensor,
     plan_redistribution,
 )
-from shardvar.pictures.drawings import drawn_axes, html_table, rectangles_svg, shown
+from shardvar.pictures.drawings import html_table, shown
 from shardvar.planning.plan import plan_copies
 from shardvar.planning.slices import SliceTable, TensorTable
 from spec_tests.helpers.hypothesis_strategies import ODD_KEYS
@@ -93,22 +93,6 @@ def test_a_partition_draws_each_part_and_names_its_region() -> None:
 def test_every_partition_shows_itself(shape: list[int], data: st.DataObject) -> None:
     counts = [data.draw(st.integers(1, 4)) for _ in shape]
     assert said(Partition.from_counts(shape, counts)).startswith("Partition of ")
-
-
-def test_the_areas_of_a_drawing_are_those_of_the_parts() -> None:
-    partition = Partition.from_sizes((10, 8), ((1, 9), (6, 2)))
-    rectangles = [(part.offset, part.shape) for part in partition]
-    sizes: list[float] = []
-
-    class Rectangles(HTMLParser):
-        def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-            if tag == "rect":
-                told = dict(attributes)
-                sizes.append(float(told["width"] or 0) * float(told["height"] or 0))
-
-    Rectangles().feed(rectangles_svg((10, 8), rectangles, ""))
-    whole, *parts = sizes
-    assert parts == pytest.approx([whole * part.size / 80 for part in partition], rel=1e-2)
 
 
 @pytest.mark.parametrize(
@@ -205,11 +189,6 @@ def test_a_ledger_shows_the_bytes_of_each_route() -> None:
     with sv.track_transfers() as empty:
         pass
     assert "0 bytes" in said(empty)
-
-
-def test_cut_axes_are_drawn_first() -> None:
-    assert drawn_axes((2, 3, 4, 5), [((0, 0, 0, 0), (2, 3, 4, 1))]) == (0, 3)
-    assert drawn_axes((7,), []) == (0,) and drawn_axes((), []) == ()
 
 
 def test_a_plan_tells_what_moves_from_where_to_where() -> None:

@@ -8,6 +8,7 @@ import base64
 import hashlib
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from shardvar.view.collect import (
     gaps,
     make_page,
     packed,
+    statistics_that_fit,
     unpacked,
 )
 from spec_tests.helpers.command_line import Run, run, saved
@@ -269,12 +271,12 @@ def test_nothing_is_replaced_but_a_page(tmp_path: Path, run: Run) -> None:
     assert not [each.name for each in tmp_path.iterdir() if each.name.startswith(".shardvar")]
 
 
-def test_a_page_that_would_be_too_large_is_refused_with_a_way_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("shardvar.view.collect.MOST_NBYTES", 1000)
+def test_a_page_that_would_be_too_large_is_refused_with_a_way_out() -> None:
+    """The largest has fifteen million characters."""
+    rest = 15_000_000 - len(make_page([{"path": "", "name": "model"}]))
+    assert len(make_page([{"path": rest * "p", "name": "model"}])) == 15_000_000
     with pytest.raises(sv.errors.ArgumentError, match="--filter"):
-        make_page([{"path": "model", "name": "model"}])
+        make_page([{"path": rest * "p" + "p", "name": "model"}])
 
 
 @pytest.mark.parametrize("share", [0.001, 0.3, 0.9, 1.1])
@@ -286,8 +288,8 @@ def test_a_page_has_statistics_of_as_many_tensors_as_it_has_room_for(
     rng = np.random.default_rng(7)
     arrays = {f"w{n}": rng.standard_normal(n + 2) for n in range(300)}
     arrays |= {
-        "w3": np.full(5, np.nan),
-        "w8": np.array([1.0, np.inf]),
+        "w3": np.array([np.nan, 1.0, 2.0]),
+        "w8": np.array([1.0, 2.0, np.inf]),
         "w9": np.zeros(3),
         "w11": np.full(3, 2.0),
     }
@@ -433,7 +435,26 @@ def test_statistics_of_a_hundred_thousand_tensors_fit_in_ten_megabytes(tmp_path:
     counts = np.arange(1, NUM_BINS + 1)
     with sv.open_checkpoint(tmp_path / "many") as reader:
         columns = describe(reader, keys, [0], dict.fromkeys(keys, one), dict.fromkeys(keys, counts))
+        plain = describe(reader, keys, [0])
+        many = {
+            key: replace(one, count=10**6 + row, nan=row + 1, inf=3 * row + 2, zero=5 * row + 7)
+            for row, key in enumerate(keys)
+        }
+        heights = {key: counts * (row + 1) for row, key in enumerate(keys)}
+        grown = len(embedded_json(describe(reader, keys, [0], many, heights)))
     assert len(embedded_json(columns)) / number * 100_000 < 10_000_000
+    # What fits is foreseen: never too much, and too little by a few bytes a tensor.
+    grown -= len(embedded_json(plain))
+    assert len(statistics_that_fit(keys, many, grown)) < number
+    assert len(statistics_that_fit(keys, many, grown + 60 * number)) == number
+
+
+def test_numbers_that_json_lacks_never_reach_a_page() -> None:
+    for number in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="JSON"):
+            embedded_json([number])
+    assert embedded_json({"é": [1.5, None]}) == '{"\\u00e9":[1.5,null]}'
+    assert embedded_json(["a&b", "<c>"]) == '["a\\u0026b","\\u003cc\\u003e"]'
 
 
 def test_open_shows_the_page_in_a_browser(

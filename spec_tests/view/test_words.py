@@ -1,7 +1,8 @@
-"""Words and drawings that values of any layer use: sizes, durations, shortened and escaped texts,
-bounded tables, bands of a flow."""
+"""Words that values of any layer use: sizes, durations, shortened and escaped texts; and the bands
+of a flow."""
 
 import re
+from collections.abc import Callable
 from itertools import pairwise
 from math import isclose
 
@@ -9,41 +10,47 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from shardvar.pictures.drawings import (
-    MOST_MOVES,
-    flow_svg,
-    ledger_html,
-    redistribution_html,
-    variable_html,
-)
-from shardvar.pictures.words import human_age, human_time, one_line, printable, short_name
-
-ROWS = 16
-"""The most rows of a table of devices, shards or routes."""
+from shardvar.limits import MAX_MESSAGE_LENGTH, MAX_NAMED, MAX_WORD_LENGTH
+from shardvar.pictures import words
+from shardvar.pictures.drawings import MOST_MOVES, flow_svg
+from shardvar.pictures.words import message, one_line, printable, short_name
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"),
+    ("name", "rows"),
     [
-        (0.04, "0.04 s"), (0.126, "0.13 s"), (9.94, "9.9 s"), (10, "10 s"), (59.4, "59 s"),
-        (59.6, "1 min 0 s"), (130, "2 min 10 s"), (3599, "59 min 59 s"), (3600, "1 h 0 min"),
-        (11_100, "3 h 5 min"), (360_000, "100 h 0 min"),
+        ("human_time", [(0.04, "0.04 s"), (0.126, "0.13 s"), (9.94, "9.9 s"), (10, "10 s"), (59.4, "59 s"),
+                        (59.6, "1 min 0 s"), (130, "2 min 10 s"), (3599, "59 min 59 s"), (3600, "1 h 0 min"),
+                        (11_100, "3 h 5 min"), (360_000, "100 h 0 min")]),
+        ("human_age", [(0, "now"), (119, "now"), (120, "2 minutes ago"), (7199, "119 minutes ago"),
+                       (7200, "2 hours ago"), (172_799, "47 hours ago"), (172_800, "2 days ago"),
+                       (1_209_599, "13 days ago"), (1_209_600, "2 weeks ago"), (7e8, "1,157 weeks ago")]),
+        ("human_size", [(0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (9994, "9.99 kB"), (9995, "10.0 kB"),
+                        (99_949, "99.9 kB"), (99_950, "100 kB"), (999_499, "999 kB"), (999_500, "1.00 MB"),
+                        (10**9, "1.00 GB"), (10**12, "1.00 TB"), (10**15, "1.00 PB"), (10**18, "1,000 PB")]),
+        ("human_count", [(9999, "9,999"), (10_000, "10.0K"), (10**6, "1.00M"), (10**9, "1.00B"), (10**15, "1,000T")]),
+        ("human_tensors", [(1, "1 tensor"), (5, 11, "5 tensors in 11 slices"), (5, 5, "5 tensors"),
+                           (5, 3, 2, "3 tensors and 2 settings"), (5, 4, 2, "3 tensors in 4 slices and 2 settings"),
+                           (2, 0, 2, "2 settings"), (0, "0 tensors")]),
+        ("all_tensors", [(5, 0, "5 tensors"), (1, 0, "1 tensor"), (5, 2, "5 tensors and settings"),
+                         (2, 2, "2 settings")]),
+        ("human_shape", [((13, 4), "[13, 4]"), ((), "[]")]),
+        ("in_command", [("Pass force=True (--force), or leave it out (--exclude).",
+                         "Pass --force, or leave it out (--exclude)."),
+                        ("Call sv.load() (--stats) or `f(a=1)`.", "Call --stats or `f(a=1)`.")]),
+        ("in_python", [("Pass force=True (--force), or leave it out (--exclude).",
+                        "Pass force=True, or leave it out (exclude=)."),
+                       ("`shardvar inspect` lists.", "`sv.open_checkpoint(PATH)` lists."),
+                       ("`shardvar reshard A B` or `shardvar show`.", "`sv.reshard(A, B)` or `shardvar show`.")]),
+        ("named", [(["a", "b\n"], r"'a', 'b\n'"), (["x"] * MAX_NAMED, ", ".join(["'x'"] * MAX_NAMED)),
+                   (["x"] * (MAX_NAMED + 1234), ", ".join(["'x'"] * MAX_NAMED) + " and 1,234 more")]),
+        ("natural_key", [("step-10", (("step-", 10), ("", -1))), ("", (("", -1),)), ("7", (("", 7), ("", -1))),
+                         (19 * "1", (("", int(18 * "1")), ("", 1), ("", -1)))]),
     ],
 )  # fmt: skip
-def test_durations_are_in_their_largest_units(seconds: float, text: str) -> None:
-    assert human_time(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0, "now"), (119, "now"), (120, "2 minutes ago"), (7199, "119 minutes ago"),
-        (7200, "2 hours ago"), (172_799, "47 hours ago"), (172_800, "2 days ago"),
-        (1_209_599, "13 days ago"), (1_209_600, "2 weeks ago"),
-    ],
-)  # fmt: skip
-def test_ages_are_in_the_largest_unit_of_which_there_are_two(seconds: float, text: str) -> None:
-    assert human_age(seconds) == text
+def test_numbers_and_remedies_have_these_words(name: str, rows: list[tuple[object, ...]]) -> None:
+    for *arguments, expected in rows:
+        assert getattr(words, name)(*arguments) == expected
 
 
 @given(st.integers(0, 0x10FFFF))
@@ -63,50 +70,41 @@ def test_every_character_is_printed_or_escaped_so_that_it_can_be_read_back(numbe
         assert text.encode().decode("unicode_escape") == character
 
 
-@given(st.integers(0, 5000), st.sampled_from([one_line, short_name]))
-def test_a_shortened_text_has_two_thirds_from_its_beginning(count: int, shorten: object) -> None:
-    text = "".join(chr(ord("a") + number % 26) for number in range(count))
-    short = shorten(text)  # type: ignore[operator]  # a function of texts
-    found = re.fullmatch(r"([a-z]*)\.\.\.\((\d+) characters\)\.\.\.([a-z]*)", short)
-    if found is None:
-        assert short == text
-        return
-    head, left_out, tail = found.groups()
-    assert text.startswith(head) and text.endswith(tail) and len(short) <= len(text)
-    assert len(head) + int(left_out) + len(tail) == count
-    assert len(tail) == (len(head) + len(tail)) // 3
+@given(
+    st.integers(0, 5000),
+    st.sampled_from([(short_name, MAX_WORD_LENGTH), (message, MAX_MESSAGE_LENGTH)]),
+    st.booleans(),
+)
+@example(MAX_WORD_LENGTH, (short_name, MAX_WORD_LENGTH), False)
+@example(MAX_WORD_LENGTH + 1, (short_name, MAX_WORD_LENGTH), False)
+@example(MAX_MESSAGE_LENGTH, (message, MAX_MESSAGE_LENGTH), True)
+@example(MAX_MESSAGE_LENGTH + 1, (message, MAX_MESSAGE_LENGTH), True)
+def test_a_shortened_text_has_two_thirds_from_its_beginning(
+    count: int, shortens: tuple[Callable[[str], str], int], is_spaced: bool
+) -> None:
+    """A text of one long word is shortened as a word; ``one_line`` shortens nothing."""
+    shorten, length = shortens
+    letters = "abcdefg hijk" if is_spaced else "abcdefghijkl"
+    text = "".join(letters[number % 12] for number in range(count))
+    length = length if is_spaced else MAX_WORD_LENGTH
+    kept = length - 30
+    left_out = f"...({count - kept} characters)..."
+    assert one_line(text) == text
+    assert shorten(text) == (
+        text if count <= length else text[: kept - kept // 3] + left_out + text[count - kept // 3 :]
+    )
 
 
-def rows_of(html: str) -> int:
-    """The rows of the table, its head apart."""
-    return html.count("<tr>") - 1
-
-
-def more_of(html: str) -> int:
-    """The number of rows that the table says it leaves out."""
-    found = re.search(r"([\d,]+) more", html)
-    return int(found[1].replace(",", "")) if found else 0
-
-
-@pytest.mark.parametrize("count", [1, ROWS - 1, ROWS, ROWS + 1, 100])
-def test_tables_have_sixteen_rows_and_count_the_others(count: int) -> None:
-    totals = [(0, 0, 1)] * count
-    for html in (
-        variable_html("v", (), (count,), [(((row,), (1,)), "ps:0") for row in range(count)]),
-        ledger_html(0, 0, [("read", "ps:0", "ps:1", row, 1) for row in range(count)]),
-        redistribution_html((count,), None, totals, []),
-    ):
-        text = str(html)
-        # The line that counts the others may be a row of the table too.
-        assert rows_of(text) in (min(count, ROWS), min(count, ROWS) + (count > ROWS))
-        assert more_of(text) == max(count - ROWS, 0)
-
-
-def test_a_redistribution_names_its_collective_or_says_that_there_is_none() -> None:
-    assert "no single collective" in str(redistribution_html((4,), None, [(1, 0, 1)], []))
-    named = str(redistribution_html((4,), "all_gather", [(1_234, 0, 1)], []))
-    assert "all_gather" in named and "no single collective" not in named
-    assert "1,234 elements cross" in named
+@pytest.mark.parametrize(("character", "width"), [("\x07", 4), ("\u2028", 6), ("\U000e0001", 10)])
+def test_an_escaped_text_is_shortened_again(character: str, width: int) -> None:
+    """Its escapes are counted as they are printed, and a backslash stays."""
+    assert one_line(f"a\\{character}") == message(f"a\\{character}") == f"a\\{printable(character)}"
+    for count in (MAX_MESSAGE_LENGTH // width, MAX_MESSAGE_LENGTH // width + 1):
+        text = " ".join([character * 9] * (count // 9)) + character * (count % 9)
+        printed = one_line(text)
+        assert len(printed) == count * width + count // 9 - 1
+        assert (message(text) == printed) == (len(printed) <= MAX_MESSAGE_LENGTH)
+        assert len(message(text)) <= MAX_MESSAGE_LENGTH
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=4))

@@ -15,7 +15,7 @@ import pytest
 
 import shardvar as sv
 from shardvar.cli.serving import _HEADERS, PageServer, answers_of
-from shardvar.view.collect import choose_keys, embedded_json
+from shardvar.view.collect import choose_keys
 from spec_tests.helpers.command_line import Run, run
 from spec_tests.helpers.damage import flip
 from spec_tests.helpers.view_pages import HOSTILE_KEYS
@@ -296,13 +296,6 @@ def test_connections_that_send_nothing_are_bounded_and_make_room(
             time.sleep(0.01)
         else:
             pytest.fail("no room was made")
-
-
-def test_numbers_that_json_lacks_never_reach_a_page() -> None:
-    for number in (float("nan"), float("inf")):
-        with pytest.raises(ValueError, match="JSON"):
-            embedded_json([number])
-    assert embedded_json({"é": [1.5, None]}) == '{"\\u00e9":[1.5,null]}'
 
 
 def test_more_connections_can_wait_than_are_served() -> None:

@@ -82,7 +82,7 @@ def half_a_scatter(self, handle, op, ids, rows):
     return handle
 
 
-@wrong("scatter", "R-ID-1-scatter-update")
+@wrong("scatter", "R-ID-1-scatter")
 def bad_updates_are_dropped(self, handle, op, ids, rows):
     """Updates of rows that are not there are dropped: JAX's rule."""
     inside = (ids >= 0) & (ids < sum(map(len, handle)))

@@ -1,6 +1,6 @@
 """JAX makes up rows that are not there, and drops writes to them.
 
-R-VAR-1-outside, R-ID-1, R-ID-1-sparse-read, R-ID-1-scatter, R-ID-1-scatter-update.
+R-VAR-1-outside, R-ID-1, R-ID-1-sparse-read, R-ID-1-scatter.
 """
 
 import sys

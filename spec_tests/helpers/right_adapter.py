@@ -94,7 +94,8 @@ class Right(RightMeshes, RightTraining, NumpyAdapter):
             shard[...] = part
 
     def lookup_clipped(self, handle: Any, ids: Array, max_norm: float) -> Array:
-        return self.clipped(self.lookup(handle, ids), max_norm)
+        rows = self.lookup(handle, ids.ravel())
+        return self.clipped(rows, max_norm).reshape(*ids.shape, *rows.shape[1:])
 
     def clipped(self, rows: Array, max_norm: float) -> Array:
         """Rows whose norm is at most ``max_norm``."""
@@ -161,11 +162,13 @@ class Right(RightMeshes, RightTraining, NumpyAdapter):
     def initialize_parts(
         self, function: Any, shape: Any, dtype: Any, num_shards: int
     ) -> list[Array]:
-        rest = tuple(shape[1:])
-        return [
-            function(tuple(shape), dtype, (stop - start, *rest), (start, *[0] * len(rest)))
-            for start, stop in self.div(shape[0], num_shards)
-        ]
+        rest, parts = tuple(shape[1:]), []
+        for start, stop in self.div(shape[0], num_shards):
+            part = (stop - start, *rest)
+            parts.append(function(tuple(shape), dtype, part, (start, *[0] * len(rest))))
+            if parts[-1].shape != part:
+                raise ValueError(f"{parts[-1].shape}")
+        return parts
 
     # Levels 6 to 8
 

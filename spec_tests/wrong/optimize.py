@@ -47,7 +47,7 @@ def amsgrad(self, value, gradient, slots, step):
     return value - 0.1 * mean / (np.sqrt(square) + 1e-8)
 
 
-@wrong("trained", "R-OPT-5-momentum")
+@wrong("trained", "R-OPT-5-formula-momentum")
 def slots_are_shared(self, kind, handle, gradients):
     """All shards of one shape have one slot."""
     shared: dict[Any, Any] = {}
@@ -59,7 +59,7 @@ def slots_are_shared(self, kind, handle, gradients):
         self.new_slots = made
 
 
-@wrong("trained", "R-OPT-5-adam")
+@wrong("trained", "R-OPT-5-formula-adam")
 def steps_are_counted_by_shard(self, kind, handle, gradients):
     """Each shard of a step counts as a step."""
     count = iter(range(1, 1000))
@@ -188,7 +188,7 @@ def the_last_of_repeated_rows_counts(self, gradient, shape):
     return whole
 
 
-@wrong("trained", "R-OPT-1-mixed")
+@wrong("trained", "R-OPT-1-several-sgd")
 def untouched_shards_stand_still(self, kind, handle, gradients):
     """A dense step after a sparse one moves only the shards that the sparse one touched."""
     places = sparse_steps(gradients)
@@ -277,7 +277,7 @@ def rows_outside_get_no_gradient(self, gradient, shape):
     return Right.dense(self, gradient, shape)
 
 
-@wrong("optimize", "R-OPT-5-sgd")
+@wrong("optimize", "R-OPT-5-formula")
 def gradients_are_scaled_in_place(self, kind, value, num_shards, gradients):
     """The rate is multiplied into the caller's gradients."""
     found = Right.optimize(self, kind, value, num_shards, gradients)
@@ -287,7 +287,7 @@ def gradients_are_scaled_in_place(self, kind, value, num_shards, gradients):
     return found
 
 
-@wrong("optimize", "R-OPT-5-sgd")
+@wrong("optimize", "R-OPT-5-formula")
 def the_value_is_trained_in_place(self, kind, value, num_shards, gradients):
     """The caller's value is the variable's memory, and is trained."""
     found = Right.optimize(self, kind, value, num_shards, gradients)
@@ -296,7 +296,7 @@ def the_value_is_trained_in_place(self, kind, value, num_shards, gradients):
     return found
 
 
-@wrong("stepped", "R-OPT-5-sgd")
+@wrong("stepped", "R-OPT-5-formula")
 def gradients_are_clipped(self, kind, value, gradient, slots, step):
     """A shard's gradient is clipped to a norm of 5."""
     norm = float(np.sqrt((gradient**2).sum()))

@@ -278,7 +278,7 @@ def slots_are_saved_in_bfloat16(self, parts):
     )
 
 
-@wrong("slot_key", "R-SLOT-2-keys")
+@wrong("slot_key", "R-SLOT-2-names")
 def keys_of_slots_are_cut_at_80(self, key, name):
     """The key of a slot has at most 80 characters."""
     return Right.slot_key(self, key, name)[:80]

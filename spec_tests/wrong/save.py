@@ -217,7 +217,7 @@ def counts_must_add_up(self, filled):
             raise ValueError(f"{key} has holes or overlaps")
 
 
-@wrong("save_parts", "R-POLICY-1-holes-inside")
+@wrong("save_parts", "R-POLICY-1-holes")
 def inner_holes_are_zeros(self, path, key, shape, dtype, parts):
     """A hole between two parts is filled with zeros."""
     whole, filled = np.zeros(shape, dtype), np.zeros(shape, int)

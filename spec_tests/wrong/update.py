@@ -82,11 +82,11 @@ def half_a_scatter(self, handle, op, ids, rows):
     return handle
 
 
-@wrong("scatter", "R-ID-1-scatter-update")
+@wrong("scatter", "R-ID-1-scatter")
 def bad_updates_are_dropped(self, handle, op, ids, rows):
-    """Updates of rows that are not there are dropped: JAX's rule."""
+    """Products with rows that are not there are dropped: JAX's rule."""
     inside = (ids >= 0) & (ids < sum(map(len, handle)))
-    if op == "update":
+    if op == "mul":
         ids, rows = ids[inside], rows[inside]
     return Right.scatter(self, handle, op, ids, rows)
 
@@ -98,11 +98,12 @@ def rows_are_broadcast(self, handle, value):
     return Right.assign(self, handle, whole + np.broadcast_to(value, whole.shape))
 
 
-@wrong("assign_sub", "R-VAR-2-assign-sub")
-def numbers_are_subtracted_from_all(self, handle, value):
-    """A value of another shape is broadcast and subtracted."""
-    whole = np.concatenate(handle)
-    return Right.assign(self, handle, whole - np.broadcast_to(value, whole.shape))
+@wrong("scatter", "R-SV-3-scatter-order")
+def operands_are_summed_first(self, handle, op, ids, rows):
+    """Operands of one row are summed, and the sum is added."""
+    if op == "add" and len({*ids.flat}) == 1:
+        ids, rows = ids[:1], rows.sum(axis=0, keepdims=True)
+    return Right.scatter(self, handle, op, ids, rows)
 
 
 @wrong("assign_add", "R-VAR-2-assign-add")
@@ -254,13 +255,10 @@ def unsigned_differences_stop_at_zero(self, handle, value):
     return Right.assign_sub(self, handle, value)
 
 
-@wrong("assign_add", "R-SV-3-assign-add-numbers")
-def sums_are_float32(self, handle, value):
-    """Sums of float64 pass through float32."""
-    whole = self.read(handle)
-    if whole.dtype == np.float64 and value.shape == whole.shape and value.dtype == whole.dtype:
-        return Right.assign(self, handle, (whole.astype("f4") + value.astype("f4")).astype("f8"))
-    return Right.assign_add(self, handle, value)
+@wrong("assign_sub", "R-SV-3-assign-sub-numbers")
+def zeros_lose_their_signs(self, handle, value):
+    """A difference is the sum with the negative, of which -0.0 becomes 0.0."""
+    return Right.assign_add(self, handle, np.zeros((), value.dtype) - value)
 
 
 @wrong("assign_add", "R-VAR-2-dtype-add")

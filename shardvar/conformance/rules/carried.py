@@ -36,12 +36,13 @@ from shardvar.testing import clipped, counting
 
 Begin = Callable[[Calls, Array, int, ExitStack], Callable[[], Any]]
 """Give an array to the adapter; return the call that reads it, or as many of its rows."""
-BYTES = "byte-order memory"
+BYTES = "byte-order strides memory"
 EACH = f"numbers {BYTES}"
 AFTER = "again before"
 LAWS = {
     "numbers": "Numbers of any dtype go through `{}` as they are, or are refused",
     "byte-order": "An array of the other byte order goes through `{}` with its values, or is refused",
+    "strides": "An array goes through `{}` with its values, however it lies in memory, or is refused",
     "memory": "`{}` does not change the arrays that it is given",
     "again": "After a write `{}` gives the new values by the same call",
     "before": "What `{}` gave stays as it was when the variable is written afterwards",
@@ -75,9 +76,13 @@ class TensorUse:
 
     def reader(self, adapter: Calls, given: Array, count: int, stack: ExitStack) -> Any:
         if self.read:
-            # A table of one axis is in one shard.
-            return partial(self.read, adapter, adapter.create(given, 1 + (given.ndim > 1)), count)
+            return partial(self.read, adapter, adapter.create(given, _few(given)), count)
         return self.begin(adapter, given, count, stack)
+
+
+def _few(table: Array) -> int:
+    """Return the number of shards: one for a table of one axis."""
+    return 1 + (table.ndim > 1)
 
 
 def _head(table: Array, count: int) -> Array:
@@ -96,11 +101,11 @@ def _created(method: str, layout: Callable[[Array], Any]) -> Begin:
     return begin
 
 
-def _written(method: str, *operands: Any) -> Begin:
+def _written(method: str, *operands: Any, first: int = 0) -> Begin:
     def begin(adapter: Calls, given: Array, _count: int, _stack: ExitStack) -> Callable[[], Any]:
-        # Ones, so that the result is not the value given.
-        ones = np.ones(given.shape, given.dtype.newbyteorder("="))
-        handle = getattr(adapter, method)(adapter.create(ones, 2), *operands, given)
+        # Sums with ones are not the value given; -0.0 must replace zeros.
+        start = np.full(given.shape, first, given.dtype.newbyteorder("="))
+        handle = getattr(adapter, method)(adapter.create(start, _few(given)), *operands, given)
         return lambda: adapter.read(handle)
 
     return begin
@@ -124,7 +129,7 @@ def _called(call: Callable[[Calls, Array], Any]) -> Begin:
 
 
 def _save_shards(adapter: Calls, path: str, given: Array) -> None:
-    adapter.save(path, {"w": given}, 2)
+    adapter.save(path, {"w": given}, _few(given))
 
 
 def _save_parts(adapter: Calls, path: str, given: Array) -> None:
@@ -144,9 +149,10 @@ _PURE = f"{_READS} pure"
 _COMPUTED = f"{BYTES} {AFTER} pure"
 USES = (
     TensorUse("R-CONCAT-1", "read create", laws=_READS, read=lambda a, h, _: a.read(h)),
-    TensorUse("R-SPEC-1", "create_uneven read", _created("create_uneven", lambda given: [1, len(given) - 1])),
+    TensorUse("R-SPEC-1", "create_uneven read",
+        _created("create_uneven", lambda given: [1, ROWS - 1] if given.ndim > 1 else [ROWS])),
     TensorUse("R-PART-4", "create_partitioned read",
-        _created("create_partitioned", lambda given: [2, *[1] * (given.ndim - 1)])),
+        _created("create_partitioned", lambda given: [_few(given), *[1] * (given.ndim - 1)])),
     TensorUse("R-SV-1", "shards create", laws=f"{EACH} again", shares=_BOTH, read=lambda a, h, _: a.shards(h)),
     TensorUse("R-VAR-1", "index create", None, _head, _READS, "given", lambda a, h, n: a.index(h, (slice(0, n),))),
     TensorUse("R-VAR-1-row", "index create", None, lambda table, _: table[2], _READS, "given",
@@ -161,11 +167,11 @@ USES = (
     TensorUse("R-LOOKUP-2-bags", "lookup_bags create", None, _head, _COMPUTED, "given",
         lambda a, h, n: a.lookup_bags(h, [[row] for row in range(n)], None, "sum")),
     TensorUse("R-SV-3-assign", "assign create read", _written("assign")),
-    TensorUse("R-SV-3-assign-add", "assign_add create read", _written("assign_add"), _one_more, BYTES),
-    TensorUse("R-SV-3-assign-sub", "assign_sub create read", _written("assign_sub"),
+    TensorUse("R-SV-3-assign-add", "assign_add create read", _written("assign_add", first=1), _one_more, BYTES),
+    TensorUse("R-SV-3-assign-sub", "assign_sub create read", _written("assign_sub", first=1),
         lambda table, _: np.float32(1) - table, BYTES),
     TensorUse("R-SV-3-scatter-update", "scatter create read", _written("scatter", "update", _ALL)),
-    TensorUse("R-SV-3-scatter-add", "scatter create read", _written("scatter", "add", _ALL), _one_more, BYTES),
+    TensorUse("R-SV-3-scatter-add", "scatter create read", _written("scatter", "add", _ALL, first=1), _one_more, BYTES),
     TensorUse("R-INIT-2", "initialize_whole", _called(partial(initial, "initialize_whole")), laws="numbers memory",
         shares=_BOTH),
     TensorUse("R-INIT-4-parts", "initialize_parts", _called(partial(initial, "initialize_parts")),
@@ -220,6 +226,8 @@ def check_passed(adapter: Calls, case: tuple[str, Shape], use: TensorUse, law: s
     if law == "numbers":
         must = numbers(name, must.shape, 3 * (not rest), not rest)
     given = must if law == "numbers" else must.astype(must.dtype.newbyteorder(">"))
+    if law == "strides":
+        given = np.asfortranarray(must[::-1])[::-1]
     is_saved = "restore" in use.needs or use.method == "read_rows"
     # A table of float32 is what every implementation has.
     is_plain = (law, name, rest) == ("numbers", "float32", (2,))
@@ -269,7 +277,7 @@ def check_memory(adapter: Calls, case: tuple[str, Shape], use: TensorUse) -> Non
 def check_after(adapter: Calls, case: tuple[str, Shape], use: TensorUse, law: str) -> None:
     """Read, write, and compare what was read before or afterwards; or only read."""
     value = counting((ROWS, *case[1]))
-    handle = adapter.create(value, 1 + (value.ndim > 1))
+    handle = adapter.create(value, _few(value))
     before = _joined(_answer(adapter, partial(use.read, adapter, handle, ROWS)))
     expect_equal(before, use.must(value, ROWS), ulps=16)
     if law == "pure":
@@ -290,12 +298,12 @@ for _use in USES:
     # A product, a norm and a sum of terms are of float32.
     _plain = ("float32", "int64") if "numbers" in _use.laws else ("float32",)
     for _law in _use.laws.split():
-        _names = {"numbers": EVERY, "byte-order": _plain, "memory": _plain}.get(_law, ("float32",))
+        _names = EVERY if _law == "numbers" else _plain if _law in BYTES else ("float32",)
         _before = f"R-READ-2-{_use.method}{'-row' * _use.id.endswith('row')}".replace("_", "-")
         rules(
             (_before if _law == "before" else f"{_use.id}-{_law}",
              f"{_use.needs} read" if _law == "pure" else _use.needs, [*product(_names, _rests)],
              partial(check_memory, use=_use) if _law == "memory" else partial(
-                 check_passed if _law in ("numbers", "byte-order") else check_after, use=_use, law=_law),
+                 check_after if _law in f"{AFTER} pure" else check_passed, use=_use, law=_law),
              LAWS[_law].format(_use.method) + (KEPT[_use.shares] if _law == "memory" else "")),
         )  # fmt: skip

@@ -23,6 +23,7 @@ from shardvar.conformance.rules.cases import (
     ShardSizes,
     along,
     few_rows,
+    fractions,
     hollow_tables,
     many_shards,
     numbers,
@@ -32,7 +33,7 @@ from shardvar.conformance.rules.cases import (
 )
 from shardvar.layout.dtypes import Array
 from shardvar.spec.partitions import intervals
-from shardvar.testing import arrays, counting
+from shardvar.testing import counting
 
 NamedArrays = dict[str, Array]
 SavedCase = tuple[NamedArrays, int, int]
@@ -126,7 +127,7 @@ def check_uneven(adapter: Calls, case: tuple[tuple[Array, list[int]], int]) -> N
 
 
 SCALARS = (np.float32(0.1), np.float64(-1e-300), np.int8(-1), np.uint64(2**64 - 1), np.int64(7), np.bool(True),
-           np.complex64(1 - 2j), np.float16(0.5))  # fmt: skip
+           np.complex64(1 - 2j), np.float16(0.5), np.float32(-0.0))  # fmt: skip
 
 texts = st.lists(
     st.binary(max_size=5) | st.sampled_from([b"", b"a\0", b"\0"]), min_size=4, max_size=4
@@ -159,11 +160,6 @@ rules(
     ("R-CKPT-1-strings", "save restore",
      texts.map(lambda some: ({"vocabulary": np.array([*some, None], object)[:-1]}, 1, 1)), check_elastic,
      "Strings are restored whole, with the NULs at their ends"),
-    ("R-CKPT-1-strides", "save restore",
-     st.tuples(arrays(["float32", "int64"], 2, 4).filter(lambda a: a.ndim > 0 and a.size > 0), shards).map(
-         lambda drawn: ({"w": drawn[0]}, 1, min(drawn[1], len(drawn[0])))),
-     check_elastic,
-     "Saving keeps the values of an array, however it lies in memory: transposed, reversed, big-endian"),
 )  # fmt: skip
 
 
@@ -184,6 +180,8 @@ def _refuses_restore(adapter: Calls, case: SavedCase, templates: NamedArrays) ->
     tensors, before, after = case
     with checkpoint_path(adapter, tensors, before) as path:
         adapter.refuses("restore", path, templates, after)
+        if adapter.has("restore_uneven"):
+            adapter.refuses("restore_uneven", path, templates, [len(np.atleast_1d(tensors["w"]))])
 
 
 rules(
@@ -200,7 +198,7 @@ _SHAPES = [
     for rows in [(4, *rest)]
     for shape in ((5, *rest), (3, *rest), (prod(rows),), (*rest, 4), (*rows, 1), (4, 3), (4,))
     if shape != rows
-]
+] + [(counting(()), (1,)), (counting((1,)), ())]
 
 
 @rule("R-POLICY-2-restore", "save restore", [*product(_SHAPES, ((1, 1), (2, 1), (3, 2)))])
@@ -212,16 +210,18 @@ def other_shapes_are_refused(adapter: Calls, case: tuple[Any, Any]) -> None:
 
 
 @rule("R-POLICY-3-restore", "save restore",
-      st.tuples(elastic(), st.sampled_from(["float64", "int32", "float16"])))  # fmt: skip
-def other_dtypes_are_refused(adapter: Calls, case: tuple[SavedCase, str]) -> None:
+      [*product(("float32 float64", "float32 int32", "float32 float16", "int32 uint32", "int64 float64", "uint8 int8",
+                 "uint8 bool", "float32 complex64", "float16 float32"), (1, 2), (1, 3))])  # fmt: skip
+def other_dtypes_are_refused(adapter: Calls, case: tuple[str, int, int]) -> None:
     """Restoring into a variable of another dtype is refused, or gives the dtype that was saved: no
     silent cast."""
-    (tensors, before, after), name = case
-    # Halves, so that a silent cast to int32 would change the values too.
-    fraction = {"w": tensors["w"] + np.float32(0.5)}
-    with checkpoint_path(adapter, fraction, before) as path:
-        came = adapter.attempt("restore", path, {"w": junk(fraction["w"]).astype(name)}, after)
-        expect_tensors(came, fraction)
+    names, before, after = case
+    saved, wanted = names.split()
+    value = fractions((4, 2), saved)
+    with checkpoint_path(adapter) as path:
+        adapter.attempt("save", path, {"w": value}, before)
+        came = adapter.attempt("restore", path, {"w": junk(value).astype(wanted)}, after)
+        expect_tensors(came, {"w": value})
 
 
 CONTENTS: NamedArrays = {
@@ -357,8 +357,6 @@ def alike(draw: st.DrawFn) -> SavedCase:
 rules(
     ("R-POLICY-7", "save_parts restore", [(value, bands(value, [(cut, n), (0, cut)])) for value, n, cut in _CUTS],
      check_joined, "A tensor that is saved in parts, in any order, is restored as one"),
-    ("R-POLICY-7-uneven", "save_parts restore", uneven_tables(((2,),), 2), check_uneven_parts,
-     "A tensor that is saved in parts of uneven sizes is restored into equal shards"),
     ("R-POLICY-7-empty-shards", "save_parts restore", hollow_tables(((2,),)), check_uneven_parts,
      "A tensor that is saved in parts, some of them empty, is restored"),
     ("R-POLICY-7-axes", "save_parts restore", cut_along_any_axis(), check_joined,
@@ -367,14 +365,14 @@ rules(
         (name, "save_parts restore", cases, check_never_made_up, f"{law} when it is saved or restored")
         for name, cases, law in (
             ("R-POLICY-1-holes",
-             [(value, bands(value, [one], axis))
-              for value, n, cut, axis in _TABLES for one in ((0, cut), (cut, n), (0, n - 1))],
-             "A tensor with rows or columns that were never saved is refused: no zeros and no old values are made up,"),
-            ("R-POLICY-1-holes-inside",
-             [(value, bands(value, [(0, cut), (cut + 1, n)], axis)) for value, n, cut, axis in _TABLES],
-             "A tensor with a hole between its parts, be it of rows or of columns, is refused"),
+             [(value, bands(value, some, axis))
+              for value, n, cut, axis in _TABLES
+              for some in ([(0, cut)], [(cut, n)], [(0, n - 1)], [(0, cut), (cut + 1, n)])],
+             "A tensor with rows or columns that were never saved, also between its parts, is refused: no zeros and no "
+             "old values are made up,"),
             ("R-POLICY-1-overlaps",
-             [(value, bands(value, [(0, cut + 1), (cut, n)], bias=100)) for value, n, cut in _CUTS],
+             [(value, bands(value, [(0, cut), *second], bias=100))
+              for value, n, cut in _CUTS for second in ([(cut - 1, n)], [(cut, n), (cut, n)])],
              "A tensor whose parts contradict each other is refused"),
             # Rows [0, cut + 1) and [cut, n - 1): one row twice, and the last one never; or the mirror image.
             ("R-POLICY-1-shifted",
@@ -394,7 +392,8 @@ rules(
             ("R-POLICY-3-parts",
              [(value, [first, (offset, (part + np.float32(0.5)).astype(name))])
               for value, n, cut in _CUTS
-              for first, (offset, part) in [bands(value, [(0, cut), (cut, n)])] for name in ("float64", "int32")],
+              for first, (offset, part) in [bands(value, [(0, cut), (cut, n)])]
+              for name in ("float64", "int32", "float16", "int8")],
              "Parts of another dtype than the tensor are refused"),
         )
     ),

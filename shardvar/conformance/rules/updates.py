@@ -92,7 +92,7 @@ NORMS = (1.0, 0.5, 4.0, 100.0)
 
 def check_clipped(adapter: Calls, case: tuple[Lookup, float]) -> None:
     (value, layout, wanted), most = case
-    must = clipped(value[wanted], most)
+    must = clipped(value, most)[wanted]
     # 16 ulps: libraries sum the squares, and scale the rows, in different orders.
     expect_equal(adapter.lookup_clipped(made(adapter, value, layout), wanted, most), must, ulps=16)
 
@@ -111,6 +111,9 @@ rules(
      "A sparse read of an id that is negative or too large is refused"),
     ("R-LOOKUP-4", "create lookup_clipped", _CLIPPED, check_clipped,
      "A row whose l2 norm exceeds `max_norm` is scaled to it, and others are as they are"),
+    ("R-LOOKUP-4-axes", "create lookup_clipped", st.tuples(square_lookups(), st.sampled_from(NORMS)),
+     unless_refused(check_clipped),
+     "A clipped lookup of ids of several axes or of none is refused, or has these axes, then those of clipped rows"),
     ("R-LOOKUP-4-zero", "create lookup_clipped",
      _CLIPPED, lambda adapter, case: check_clipped(adapter, ((np.zeros_like(case[0][0]), *case[0][1:]), case[1])),
      "Clipping leaves a row of zeros as it is; its norm does not divide anything"),
@@ -185,7 +188,10 @@ def scatters(draw: st.DrawFn, op: str, start: st.SearchStrategy[LaidOutCase] = O
 def check_scatter(adapter: Calls, case: Scatter) -> None:
     value, layout, write = case
     handle = adapter.scatter(made(adapter, value, layout), write.op, write.ids, write.values)
-    expect_equal(adapter.read(handle), updated(value, write))
+    rows = write.values.reshape(-1, *value.shape[1:])
+    expect_equal(
+        adapter.read(handle), updated(value, Update(write.op, np.asarray(write.ids).ravel(), rows))
+    )
 
 
 @st.composite
@@ -197,9 +203,14 @@ def repeated_updates(draw: st.DrawFn) -> Scatter:
     return value, num_shards, Update("update", np.array(rows, np.int64), operands)
 
 
-def check_scatter_outside(adapter: Calls, case: Lookup, op: str, operand: int) -> None:
-    value, layout, wanted = case
-    operands = np.full((len(wanted), *value.shape[1:]), operand, np.float32)
+def scatters_outside(start: Start = ORDINARY) -> st.SearchStrategy[tuple[Lookup, str]]:
+    return st.tuples(ids_outside(start), st.sampled_from(SPARSE))
+
+
+def check_scatter_outside(adapter: Calls, case: tuple[Lookup, str]) -> None:
+    (value, layout, wanted), op = case
+    # No row holds either, and each operation changes some row by it.
+    operands = np.full((len(wanted), *value.shape[1:]), 1e4 if op == "max" else 0.5, np.float32)
     refuses_write(adapter, value, made(adapter, value, layout), "scatter", op, wanted, operands)
 
 
@@ -222,12 +233,14 @@ rules(
     # TensorFlow applies the operands of one row one after the other, so the last one stays.
     ("R-SV-3-scatter-update-last", "create scatter read", repeated_updates(), check_scatter,
      "Of several operands of one row in a `scatter` of update, the last one stays"),
-    ("R-ID-1-scatter", "create scatter read",
-     ids_outside(), partial(check_scatter_outside, op="add", operand=1),
+    ("R-ID-1-scatter", "create scatter read", scatters_outside(), check_scatter_outside,
      "A scatter to an id that is negative or too large is refused, and no row is written before that is noticed"),
-    ("R-ID-1-scatter-update", "create scatter read",
-     ids_outside(), partial(check_scatter_outside, op="update", operand=0),
-     "A `scatter` of update to an id that is not there is refused, and no row is written before that is noticed"),
+    ("R-SV-3-scatter-order", "create scatter read",
+     [(counting((2,)) * np.float32(first), count, Update(op, np.zeros(2, int), np.array(operands, np.float32)))
+      for op, first, *operands in (("add", 2**24, 1, 1), ("sub", -(2**24), 1, 1), ("mul", 1e30, 1e30, 1e-30),
+                                   ("div", 1e-30, 1e30, 1e-30))
+      for count in (1, 2)],
+     check_scatter, "Operands of one row are applied one after another, in the order of the ids"),
 )  # fmt: skip
 
 
@@ -350,26 +363,14 @@ def written(adapter: Calls, handle: Any, value: Any) -> Any:
     raise NotClaimed("no assign_add, assign or scatter")
 
 
-def check_square(adapter: Calls, case: tuple[Array, int, str]) -> None:
-    value, num_shards, op = case
-    rows = np.arange(4)[::-1].reshape(2, 2)
-    operands = counting((2, 2, *value.shape[1:])) + np.float32(100)
-    handle = adapter.scatter(adapter.create(value, num_shards), op, rows, operands)
-    flat = Update(op, rows.ravel(), operands.reshape(-1, *value.shape[1:]))
-    expect_equal(adapter.read(handle), updated(value, flat))
-
-
 rules(
     ("R-SV-3-scatter-axes", "create scatter read",
-     [(counting((rows, *rest)), count, op)
+     [(counting((rows, *rest)), count, Update(op, np.array([[3, 2], [1, 0]]), counting((2, 2, *rest))))
       for rest, rows, count, op in product(((), (2,)), (4, 7), (2, 3), ("add", "update"))],
-     unless_refused(check_square),
+     unless_refused(check_scatter),
      "A scatter of ids of two axes is refused, or writes each operand to the row of its id"),
-    ("R-READ-1-axes", "create sparse_read",
-     [(counting((rows, *rest)), count, np.arange(2 * rows)[::-1].reshape(2, -1) % rows)
-      for rest, rows, count in product(((), (3,), (2, 2)), (2, 3, 6), (1, 2))],
-     unless_refused(check_lookup("sparse_read")),
-     "A sparse read of ids of two axes is refused, or has these axes, then the axes of a row"),
+    ("R-READ-1-axes", "create sparse_read", square_lookups(), unless_refused(check_lookup("sparse_read")),
+     "A sparse read of ids of several axes or of none is refused, or has these axes, then the axes of a row"),
 )  # fmt: skip
 
 
@@ -449,7 +450,7 @@ LAWS = (
     Law("R-ID-1", "lookup", "A lookup of an id that is not there is refused",
         ids_outside, check_outside("lookup"), only=("empty-shards",)),
     Law("R-ID-1-scatter", "scatter read", "A scatter to an id that is not there is refused",
-        ids_outside, partial(check_scatter_outside, op="add", operand=1), only=("empty-shards",)),
+        scatters_outside, check_scatter_outside, only=("empty-shards",)),
 )  # fmt: skip
 
 

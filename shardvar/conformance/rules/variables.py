@@ -20,12 +20,13 @@ from shardvar.conformance.rules.cases import (
     few_rows,
     hollow_tables,
     made,
+    many_shards,
     pairs,
     tables,
     uneven_tables,
     unless_refused,
 )
-from shardvar.layout.dtypes import Array
+from shardvar.layout.dtypes import Array, Shape
 from shardvar.spec.partitioners import row_nbytes
 from shardvar.spec.partitions import axis_sizes, div, grid, owner
 from shardvar.testing import counting
@@ -85,7 +86,7 @@ def wide_grids(draw: st.DrawFn) -> tuple[tuple[int, ...], list[int]]:
 
 
 rules(
-    ("R-DIV-1", "div", st.tuples(lengths, counts), check_div,
+    ("R-DIV-1", "div", [*product((0, 1, 3, 7, 10, 13, 40), range(1, 9))], check_div,
      "`div` gives every shard its contiguous rows, the first ones one row more"),
     ("R-DIV-1-owner", "owner", owned(), check_owner,
      "`owner` gives for every id the shard of the div rule and the row there"),
@@ -259,11 +260,12 @@ rules(
 
 @rule("R-DIV-1-owner-axes", "owner", owned())
 def ids_of_two_axes_have_owners(adapter: Calls, case: tuple[list[int], int, int]) -> None:
-    """`owner` answers with arrays like the ids, also if these have two axes."""
+    """`owner` answers with arrays of integers like the ids, also if these have two axes or none."""
     ids, length, num_shards = case
-    square = np.array([ids, ids[::-1]], np.int64)
-    came = [np.asarray(each).shape for each in adapter.owner(square, length, num_shards)]
-    expect_answer(came, [square.shape] * 2, "the shapes ")
+    for given in (np.array([ids, ids[::-1]], np.int64), np.array(length - 1)):
+        came = [np.asarray(each) for each in adapter.owner(given, length, num_shards)]
+        kinds = [(each.shape, each.dtype.kind in "iu") for each in came]
+        expect_answer(kinds, [(given.shape, True)] * 2, "shapes, and whether integers, ")
 
 
 @rule("R-ID-1-owner",
@@ -288,14 +290,6 @@ def check_read(adapter: Calls, case: TableCase) -> None:
     expect_equal(adapter.read(adapter.create(value, num_shards)), must)
 
 
-_LIES: dict[str, Callable[[Array], Array]] = {
-    "transposed": lambda value: np.ascontiguousarray(value.T).T,
-    "reversed": lambda value: value[::-1, ::-1],
-    "spread": lambda value: np.repeat(value, 2, axis=1)[:, ::2],
-    "square": lambda value: value[: value.shape[1]].T,
-}
-
-
 rules(
     ("R-CONCAT-1", "create read", tables(), check_read,
      "A variable reads as the value that it was created with"),
@@ -305,9 +299,6 @@ rules(
      [(counting((num_shards + 1, *rest)), num_shards)
       for rest, num_shards in product(((2, 2, 2), (1, 3, 3), (2, 1, 2, 2), (2, 2, 2, 2)), (1, 2, 3))],
      check_read, "A variable of up to five axes reads as the value that it was created with"),
-    ("R-CONCAT-1-strides", "create read",
-     [(lie(counting((rows, 2))), num_shards) for lie, rows, num_shards in product(_LIES.values(), (2, 3, 5), (1, 2))],
-     check_read, "A variable reads as the value that it was created with, however that lies in memory"),
     ("R-DIV-1-none", "create", [(counting((4, 2)), 0), (counting((4, 2)), -1)], refuses("create"),
      "`create` in fewer shards than one is refused"),
 )  # fmt: skip
@@ -341,14 +332,14 @@ def check_sizes(adapter: Calls, case: tuple[Array, list[int]]) -> None:
     value, sizes = case
     handle = adapter.create_uneven(value, sizes)
     expect_sizes(adapter, handle, sizes)
-    expect_equal(adapter.read(handle), value)
+    expect_equal(concatenated(adapter.shards(handle)), value)
 
 
 rules(
-    ("R-SPEC-1", "create_uneven shards read", uneven_tables(((), (2,))), check_sizes,
-     "A variable in shards of given sizes has these shards, and reads as the whole"),
-    ("R-SPEC-1-empty-shards", "create_uneven shards read", hollow_tables(((), (2,))), check_sizes,
-     "A variable in shards of given sizes, some of them zero, has these shards and reads as the whole"),
+    ("R-SPEC-1", "create_uneven shards", uneven_tables(((), (2,))), check_sizes,
+     "A variable in shards of given sizes has these shards, one after another the whole"),
+    ("R-SPEC-1-empty-shards", "create_uneven shards", hollow_tables(((), (2,))), check_sizes,
+     "A variable in shards of given sizes, some of them zero, has these shards, one after another the whole"),
     ("R-SPEC-1-negative", "create_uneven",
      [(counting((5, 2)), sizes) for sizes in ([-1, 6], [6, -1], [2, -1, 4], [3, 3, -1], [-2, 3, 4])],
      refuses("create_uneven"), "A size below zero is refused, also if all sizes add up to the rows"),
@@ -433,7 +424,7 @@ _NEW_AXES = indexed(lambda _: st.sampled_from(_PARTS), tables(row_shapes=((2,),)
 
 @st.composite
 def rows_by_arrays(draw: st.DrawFn) -> Indexed:
-    value, num_shards = draw(tables(min_shards=2))
+    value, num_shards = draw(tables(min_shards=2) | many_shards())
     rows = draw(st.lists(st.integers(-len(value), len(value) - 1), max_size=4))
     mask = np.zeros(len(value), bool)
     mask[rows] = True
@@ -446,11 +437,9 @@ rules(
     ("R-PART-4-rank", "create_partitioned",
      [(counting((4, 4)), counts) for counts in ([2, 1, 1], [2, 1, 2], [1, 1, 2])], refuses("create_partitioned"),
      "A partitioner's answer with more counts than the variable has axes is refused"),
-    ("R-PART-4-axis", "create_partitioned read", [[1, 2], [2, 2], [1, 4]], check_partitioned,
-     "A partitioner's answer that cuts another axis is refused, or gives a variable that reads as the whole"),
-    ("R-PART-4-short", "create_partitioned read", [[2], [1]], check_partitioned,
-     "A partitioner's answer with fewer counts than the variable has axes is refused, or gives a variable that reads "
-     "as the whole"),
+    ("R-PART-4-axis", "create_partitioned read", [[1, 2], [2, 2], [1, 4], [2], [1]], check_partitioned,
+     "A partitioner's answer that cuts another axis, or has fewer counts than the variable has axes, is refused, or "
+     "gives a variable that reads as the whole"),
     ("R-VAR-1-integers", "create index",
      indexed(lambda extent: st.integers(-extent, extent - 1)), check_index,
      "Indexing by integers, also negative ones, is NumPy's on the whole"),
@@ -470,9 +459,9 @@ rules(
       for key in (0, 1, -1, -2, slice(1, None), slice(None, -1), slice(None, None, -1), slice(-2, None))],
      check_index, "An index of any axis of four is NumPy's on the whole"),
     ("R-VAR-1-outside", "create index",
-     [(counting((4, *rest)), count, (row,))
-      for rest, count, row in product(((), (3,), (2, 2)), (1, 2, 4), (4, 5, 6, -5, -6))], check_outside("index"),
-     "Indexing by a row that is not there is refused"),
+     [(counting((4, *rest)), count, (key,))
+      for rest, count, row in product(((), (3,)), (1, 2, 4), (4, 6, -5)) for key in (row, [0, row])],
+     check_outside("index"), "Indexing by a row that is not there, or by a list with one, is refused"),
     ("R-VAR-1-outside-columns", "create index",
      [(counting((4, *rest)), count, (row, column))
       for rest, count, row, column in product(((3,), (3, 2)), (1, 2), (0, 3), (3, 4, -4, -5))], check_outside("index"),
@@ -490,16 +479,19 @@ def products_are_of_the_whole(adapter: Calls, case: LaidOutCase) -> None:
     """A product with the variable is the product with the whole."""
     value, layout = case
     # Small integers: every product and sum is exact in float32, in any order of shards.
-    left = counting((2, len(value)))
+    left = counting((2, len(value))) % np.float32(97)
     expect_equal(adapter.matmul(left, made(adapter, value, layout)), left @ value)
 
 
-@rule("R-MATMUL-1-vector", "create matmul", tables(row_shapes=((2,), (3,))))
-def vectors_are_multiplied(adapter: Calls, case: TableCase) -> None:
-    """A product of a vector and the variable is refused, or is the product with the whole."""
-    value, num_shards = case
-    left = counting((len(value),))
-    came = adapter.attempt("matmul", left, adapter.create(value, num_shards))
+@rule("R-MATMUL-1-vector", "create matmul", [
+    (*shapes, count)
+    for count in (1, 2, 3)
+    for shapes in (((4,), (4, 2)), ((3,), (3, 3)), ((3, 2, 4), (4, 2)), ((2,), (4, 2, 3)),
+                   ((4, 5, 2), (4, 2, 3)))])  # fmt: skip
+def other_ranks_are_multiplied(adapter: Calls, case: tuple[Shape, Shape, int]) -> None:
+    """A product of a vector or of a stack of matrices, or with one, is refused, or is NumPy's."""
+    left, value = counting(case[0]), counting(case[1])
+    came = adapter.attempt("matmul", left, adapter.create(value, case[2]))
     expect_equal(came, left @ value)
 
 

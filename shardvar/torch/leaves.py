@@ -634,10 +634,7 @@ def encode_plain(key: str, value: Any, format: str) -> bytes:
 
 
 class Copies:
-    """Copies of tensors in memory that is kept, of one state at a time.
-
-    A device copies on its current stream, so work that is given to it later changes no value too soon.
-    """
+    """Copies of tensors in memory that is kept, of one state at a time."""
 
     def __init__(self) -> None:
         self.memory: Any = Staging()
@@ -648,18 +645,17 @@ class Copies:
         self._under_way: list[Any] = []
 
     def wait(self) -> None:
-        """Wait for the copies of devices."""
+        # A device copies on its stream, so that what is given to it later changes no value too soon.
         while self._under_way:
             self._under_way.pop().synchronize()
 
     def copy(
         self, tensors: Sequence[HeldTensor], most: int | None, background: bool | str
     ) -> list[HeldTensor]:
-        """Return the tensors with copies of at most ``most`` bytes, valid after ``wait`` until the next call;
-        without ``background`` copies of those on devices."""
+        """Return the tensors with copies of at most ``most`` bytes, valid after ``wait`` until the next call."""
         self.wait()
         local = [each for tensor in tensors for each in tensor.local]
-        if not background:  # one by one takes far longer
+        if not background:  # copies of those on devices alone, since one by one takes far longer
             local = [each for each in local if each.device.type != "cpu"]
         kinds = [(type(t), t.dtype, t.layout, t.device, t.shape) for t in local]
         # A fork does not own memory that processes share.

@@ -223,8 +223,7 @@ def walk_fields(
     read: _ReadAt, start: int, stop: int, end: int = MAX_NBYTES
 ) -> Iterator[tuple[int, int, int]]:
     """Yield fields as ``decode_spans`` does, of a file; only tags, lengths and varints are read.
-    Of a message that goes on behind the ``end`` of its file, the last field may reach over it: field 0 if
-    the file ends in its head."""
+    Of a message that goes on behind its file's ``end``, the last field may reach over it: 0 if its head does."""
     room = min(stop, end)
     while start < room:
         head = read(start, min(_LONGEST_HEAD, room - start))

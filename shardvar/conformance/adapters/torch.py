@@ -126,7 +126,8 @@ class SimulatedRanks:
     def _whole(self, tensor: Any) -> Array:
         """Return the values of a DTensor, called on its ranks; an error where the ranks differ."""
         whole = tensor.detach().full_tensor()
-        ranks = [self._array(local) for local in whole._local_tensors.values()]
+        # On one rank it shares the memory of the shard.
+        ranks = [self._array(local.clone()) for local in whole._local_tensors.values()]
         # By their bits, since a NaN differs from itself.
         if len({(rank.shape, rank.tobytes()) for rank in ranks}) > 1:
             texts = "; ".join(str(rank.tolist()) for rank in ranks)

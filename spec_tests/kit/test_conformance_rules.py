@@ -156,7 +156,7 @@ def test_an_adapter_of_three_methods_claims_nothing_else() -> None:
     assert kept == {
         *(f"R-CONCAT-{name}" for name in reads),
         *(f"R-LOOKUP-{name}" for name in lookups),
-        *("R-ID-1", "R-DIV-1-none"),
+        *("R-ID-1", "R-ID-1-few-rows", "R-DIV-1-none"),
     }
     assert all(
         verdict.outcome == NOT_CLAIMED for name, verdict in verdicts.items() if name not in kept

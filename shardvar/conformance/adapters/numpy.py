@@ -101,6 +101,9 @@ class Adapter:
         whole = np.concatenate(handle)
         _check(ids, len(whole))
         _check_shape(rows, (*ids.shape, *whole.shape[1:]))
+        # NumPy would cut fractions off, and leave imaginary parts out.
+        if not np.can_cast(rows.dtype, whole.dtype, "same_kind"):
+            raise TypeError(f"{rows.dtype} for {whole.dtype}")
         if op == "update":
             whole[ids] = rows
         else:

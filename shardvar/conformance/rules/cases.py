@@ -82,6 +82,15 @@ def hollow_tables(draw: st.DrawFn, row_shapes: RowShapes = ROW_SHAPES) -> tuple[
     return value, sizes
 
 
+def typed(cases: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Return the same cases, whose first entry, an array, is of floats or of integers."""
+    return st.builds(
+        lambda case, dtype: (case[0].astype(dtype), *case[1:]),
+        cases,
+        st.sampled_from(["float32", "int64"]),
+    )
+
+
 ORDINARY = tables()
 """The tables of ordinary cases."""
 

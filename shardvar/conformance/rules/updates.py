@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from shardvar.conformance.calls import Broken, Calls, NotClaimed, expect_equal
+from shardvar.conformance.calls import Calls, NotClaimed, expect_equal
 from shardvar.conformance.rules import rule, rules
 from shardvar.conformance.rules.cases import (
     LAYOUTS,
@@ -22,9 +22,11 @@ from shardvar.conformance.rules.cases import (
     ShardSizes,
     Start,
     check_outside,
+    expect_bits,
     made,
     refuses_write,
     tables,
+    typed,
     unless_refused,
 )
 from shardvar.conformance.rules.variables import (
@@ -99,11 +101,11 @@ def check_clipped(adapter: Calls, case: tuple[Lookup, float]) -> None:
 
 _CLIPPED = st.tuples(lookups(), st.sampled_from(NORMS))
 rules(
-    ("R-LOOKUP-2", "create lookup", lookups(), check_lookup("lookup"),
+    ("R-LOOKUP-2", "create lookup", typed(lookups()), check_lookup("lookup"),
      "The i-th row of a lookup belongs to the i-th id, whichever shards hold them"),
     ("R-LOOKUP-2-axes", "create lookup", square_lookups(), check_lookup("lookup"),
      "A lookup of ids of several axes or of none has these axes, then the axes of a row"),
-    ("R-READ-1", "create sparse_read", lookups(), check_lookup("sparse_read"),
+    ("R-READ-1", "create sparse_read", typed(lookups()), check_lookup("sparse_read"),
      "The i-th row of a sparse read belongs to the i-th id, whichever shards hold them"),
     ("R-ID-1", "create lookup", ids_outside(), check_outside("lookup"),
      "A lookup of an id that is negative or too large is refused, not clamped, wrapped or made up"),
@@ -140,14 +142,15 @@ def bags_are_combined(adapter: Calls, case: BagsCase) -> None:
     """A bag of ids is the weighted sum of its rows, divided by the weights' sum (mean) or l2 norm
     (sqrtn)."""
     value, layout, some, combiner = case
+    handle = made(adapter, value, layout)
+    came = adapter.lookup_bags(handle, some.bags, some.weights, combiner)
+    # The bags that it was given are read afterwards, so that a change of them shows.
     entries = [
         (number, one, None if some.weights is None else some.weights[number][place])
         for number, bag in enumerate(some.bags)
         for place, one in enumerate(bag)
     ]
     must = embedding_lookup_sparse([value], entries, len(some.bags), combiner)
-    handle = made(adapter, value, layout)
-    came = adapter.lookup_bags(handle, some.bags, some.weights, combiner)
     expect_equal(came, must, ulps=16)
 
 
@@ -249,7 +252,7 @@ WritesCase = tuple[Array, ShardSizes, list[Update]]
 
 @st.composite
 def sequences(draw: st.DrawFn, start: st.SearchStrategy[LaidOutCase] = _PLAIN) -> WritesCase:
-    value, layout = draw(start)
+    value, layout = draw(typed(start))
     writes = []
     for _ in range(draw(st.integers(1, 4))):
         op = draw(st.sampled_from(["assign", "add", "sub", "scatter add", "scatter update"]))
@@ -258,7 +261,10 @@ def sequences(draw: st.DrawFn, start: st.SearchStrategy[LaidOutCase] = _PLAIN) -
             # Repeated ids are the subject of the rules for single operations.
             rows = np.unique(rows)
         shape = value.shape if rows is None else (len(rows), *value.shape[1:])
-        writes.append(Update(op.removeprefix("scatter "), rows, counting(shape)))
+        # Zeros of either sign are equal, and yet one must replace the other.
+        factors = [1, 0, -0.0] if op in ("assign", "scatter update") else [1]
+        values = (counting(shape) * draw(st.sampled_from(factors))).astype(value.dtype)
+        writes.append(Update(op.removeprefix("scatter "), rows, values))
     return value, layout, writes
 
 
@@ -276,9 +282,7 @@ def writes_follow_one_another(adapter: Calls, case: WritesCase) -> None:
         operands = () if write.ids is None else (write.op, write.ids)
         handle = getattr(adapter, method)(handle, *operands, write.values)
         value = updated(value, write)
-        came = adapter.read(handle)
-        if not np.array_equal(np.asarray(came), value):
-            raise Broken(f"It gave {np.asarray(came).tolist()}.", f"It must give {value.tolist()}.")
+        expect_bits(adapter.read(handle), value)
 
 
 def other_shapes(rows: int, rest: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -318,8 +322,9 @@ def check_not_cast(adapter: Calls, case: tuple[str, int], method: str) -> None:
     name, num_shards = case
     unit = np.complex64(1j) if name == "float32" else np.float32(1)
     value, given = counting((4, 2), name), (counting((4, 2)) + np.float32(0.5)) * unit
-    came = adapter.attempt(method, adapter.create(value, num_shards), given)
-    must = given if method == "assign" else value + given
+    rows = () if method in METHODS.values() else ("add", np.arange(4))
+    came = adapter.attempt(method, adapter.create(value, num_shards), *rows, given)
+    must = {"assign": given, "assign_sub": value - given}.get(method, value + given)
     expect_equal(np.asarray(adapter.read(came)).astype(must.dtype), must)
 
 
@@ -328,7 +333,7 @@ rules(
        lambda adapter, case, method=method: check_broadcast(adapter, case, method),
        f"A value of another shape is not {verb}, also if NumPy would broadcast it, and the variable stays as it was")
       for method, verb in (("assign", "assigned"), ("assign_add", "added"), ("assign_sub", "subtracted"))),
-    ("R-VAR-2-scatter", "create scatter read", [*product(_OTHERS, ("add", "update", "max"))],
+    ("R-VAR-2-scatter", "create scatter read", [*product(_OTHERS, SPARSE)],
      lambda adapter, case: check_broadcast(adapter, case[0], "scatter", case[1]),
      "Operands of a scatter that are not one row for each id are refused, also if NumPy would broadcast them"),
     *(
@@ -336,7 +341,8 @@ rules(
          partial(check_not_cast, method=method),
          f"Numbers that are {verb} and that the variable cannot hold are refused, or are what it reads as: fractions "
          "for integers, complex numbers for real ones")
-        for suffix, method, verb in (("", "assign", "assigned"), ("-add", "assign_add", "added"))
+        for suffix, method, verb in (("", "assign", "assigned"), ("-add", "assign_add", "added"),
+                                     ("-sub", "assign_sub", "subtracted"), ("-scatter", "scatter", "scattered"))
     ),
     ("R-ID-1-clipped", "create lookup_clipped", ids_outside(), check_outside("lookup_clipped", 1.0),
      "A clipped lookup of an id that is negative or too large is refused"),
@@ -424,9 +430,9 @@ def edge_rows(draw: st.DrawFn, start: Start) -> Indexed:
 # An id outside is answered by an empty shard, if by any: behind its one row lies the next shard's.
 LAWS = (
     Law("R-CONCAT-1", "read", "A variable reads as the value that it was created with",
-        lambda start: start, check_read, only=("many",)),
+        typed, check_read, only=("many",)),
     Law("R-SV-1", "shards", "The shards are as many as were asked for, and one after another the whole",
-        lambda start: start, shards_compose_the_whole, only=("many",)),
+        typed, shards_compose_the_whole, only=("many",)),
     Law("R-VAR-1", "index", "Indexing is NumPy's on the whole",
         # Rows twice, so that half of the cases are of single rows.
         lambda start: st.one_of(edge_rows(start), edge_rows(start).map(tuple), indexed(inner_slices((None, 1)), start),
@@ -435,9 +441,9 @@ LAWS = (
     Law("R-MATMUL-1", "matmul", "A product with the variable is the product with the whole",
         lambda start: start, products_are_of_the_whole, ((1,), (3,)), ("uneven", "empty-shards", "many")),
     Law("R-LOOKUP-2", "lookup", "The i-th row of a lookup belongs to the i-th id",
-        lookups, check_lookup("lookup")),
+        lambda start: typed(lookups(start)), check_lookup("lookup")),
     Law("R-READ-1", "sparse_read", "The i-th row of a sparse read belongs to the i-th id",
-        lookups, check_lookup("sparse_read")),
+        lambda start: typed(lookups(start)), check_lookup("sparse_read")),
     Law("R-LOOKUP-4", "lookup_clipped", "A row whose l2 norm exceeds `max_norm` is scaled to it",
         lambda start: st.tuples(lookups(start), st.sampled_from(NORMS)), check_clipped,
         only=("uneven", "empty-shards", "many")),
@@ -448,9 +454,9 @@ LAWS = (
     Law("R-SV-3", "read", "After any writes that are claimed the variable reads as the whole would",
         sequences, writes_follow_one_another, ((), (2,)), level=3),
     Law("R-ID-1", "lookup", "A lookup of an id that is not there is refused",
-        ids_outside, check_outside("lookup"), only=("empty-shards",)),
+        ids_outside, check_outside("lookup"), only=("empty-shards", "few-rows")),
     Law("R-ID-1-scatter", "scatter read", "A scatter to an id that is not there is refused",
-        scatters_outside, check_scatter_outside, only=("empty-shards",)),
+        scatters_outside, check_scatter_outside, only=("empty-shards", "few-rows")),
 )  # fmt: skip
 
 

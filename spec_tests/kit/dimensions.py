@@ -206,7 +206,7 @@ ABSENT: dict[str, list[tuple[list[str], list[str]]]] = {
         (["complex", "unsigned", *LARGE], FLOATS),
     ],
     "Other dtypes than float32 are asked of `optimize` and of `resume_training`": [
-        (["narrow"], ["optimize_uneven", "slots", "slots_uneven", "resumed_slots"]),
+        (["narrow"], ["slots", "slots_uneven", "resumed_slots"]),
     ],
     "Embeddings and clipped rows are of float32 or float64": [
         (["narrow"], ["lookup_bags", "lookup_clipped"]),

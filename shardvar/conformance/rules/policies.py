@@ -98,8 +98,9 @@ def halved(tensors: NamedArrays) -> Files:
         array = np.asarray(given)
         middle = len(array) // 2 if array.ndim else 0
         if middle:
-            files[0].append((key, 0, array[:middle]))
-            files[1].append((key, middle, array[middle:]))
+            # The later rows come first.
+            files[1].append((key, 0, array[:middle]))
+            files[0].append((key, middle, array[middle:]))
         else:
             files[0].append((key, 0, array))
     return files
@@ -240,18 +241,27 @@ def descriptions_are_saved(adapter: Calls, description: str) -> None:
 
 # Keys and extents, by each method that writes or reads.
 
+
+def save_columns(adapter: Calls, path: str, tensors: NamedArrays) -> None:
+    """Save one tensor in two parts along its last axis."""
+    ((key, value),) = tensors.items()
+    first, second = np.array_split(value, 2, axis=-1)
+    rest = (0,) * (value.ndim - 1)
+    parts = [((*rest, 0), first), ((*rest, first.shape[-1]), second)]
+    adapter.save_parts(path, key, value.shape, value.dtype, parts)
+
+
 _SAVE: dict[str, Callable[[Calls, str, NamedArrays], None]] = {
+    "save": lambda adapter, path, tensors: adapter.save(path, tensors, 2),
+    "save_parts": save_columns,
     "save_limited": lambda adapter, path, tensors: adapter.save_limited(path, tensors, 1, 40),
     "save_by_callback": save_halves,
 }
 
 
-def check_saved(adapter: Calls, tensors: NamedArrays, method: str) -> None:
+def check_saved(adapter: Calls, tensors: NamedArrays, method: str, save: str = "save") -> None:
     with checkpoint_path(adapter) as path, refusable(tuple(tensors) in _ODD):
-        if method in _SAVE:
-            _SAVE[method](adapter, path, tensors)
-        else:
-            adapter.save(path, tensors, 2)
+        _SAVE[method if method in _SAVE else save](adapter, path, tensors)
         if method == "list_tensors":
             expect_listed(adapter, path, tensors)
         elif method == "restore_uneven":
@@ -281,6 +291,13 @@ rules(
             ("R-CKPT-1", "restore"), ("R-CKPT-1-uneven", "restore_uneven"), ("R-CKPT-1-rows", "read_rows"),
             ("R-POLICY-1-list", "list_tensors"), ("R-POLICY-4", "save_limited"),
             ("R-POLICY-7-callback", "save_by_callback"))
+    ),
+    *(
+        (f"{name}-{suffix}", f"{method} {save}", [{"w": counting((rows, *rest))} for rows in (5, 9) for rest in RESTS],
+         partial(check_saved, method=method, save=save), f"`{method}` reads what `{save}` cut in parts")
+        for name, method in (("R-CKPT-1-uneven", "restore_uneven"), ("R-CKPT-1-rows", "read_rows"),
+                             ("R-POLICY-1-list", "list_tensors"))
+        for suffix, save in (("parts", "save_parts"), ("limited", "save_limited"), ("callback", "save_by_callback"))
     ),
     *(
         (f"{name}-empty", f"{method} restore",

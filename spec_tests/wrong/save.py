@@ -353,7 +353,7 @@ def keys_are_normalised(self, path, tensors, files, description):
     Right.write(self, path, named, files, description)
 
 
-@wrong("save", "R-CKPT-1-axes")
+@wrong("save", "R-CKPT-1")
 def rank_five_is_transposed(self, path, tensors, num_shards):
     """Tensors of five axes have their last two exchanged where they are equal."""
     fixed = {

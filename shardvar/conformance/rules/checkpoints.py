@@ -106,7 +106,7 @@ def elastic(draw: st.DrawFn) -> SavedCase:
     before, after = draw(shards), draw(shards)
     # Fewer rows than shards are the subject of R-CKPT-1-few.
     rows = draw(st.integers(max(before, after), 8))
-    first = counting((rows, *draw(st.sampled_from([(), (2,), (2, 2)]))))
+    first = counting((rows, *draw(st.sampled_from([(), (2,), (2, 2), (1, 3, 3), (2, 1, 2, 2)]))))
     tensors = {"w": first}
     if draw(st.booleans()):
         # A slash in the key, which a naive writer takes for a directory; negative, so that mixed-up
@@ -410,10 +410,6 @@ rules(
     ),
     ("R-CKPT-1-keys", "save restore", alike(), check_elastic,
      "Tensors of one shape whose keys look alike are restored each under its own key, as it was written"),
-    ("R-CKPT-1-axes", "save restore",
-     [({"w": counting((max(before, after), *rest))}, before, after)
-      for rest, before, after in product(((2, 2), (2, 2, 2), (1, 3, 3), (2, 1, 2, 2)), (1, 2, 4), (1, 3))],
-     check_elastic, "A tensor of many axes is restored in their order"),
     ("R-CKPT-1-long", "save restore",
      [({"w": counting((rows,))}, before, after)
       for rows in (4097, 65537, 300_007) for before, after in ((1, 1), (3, 2), (2, 4))],

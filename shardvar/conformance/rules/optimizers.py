@@ -164,8 +164,7 @@ def steps(
     kind, (value, layout) = draw(st.sampled_from(list(kinds))), draw(start)
     # From zeros every digit of a step counts.
     value *= np.float32(draw(st.booleans()))
-    if draw(st.booleans()):
-        value = np.asfortranarray(value)
+    value = np.asarray(value, order=draw(st.sampled_from("CF")))
     return kind, value, layout, draw(gradients(value.shape))
 
 
@@ -210,7 +209,7 @@ rules(
 )  # fmt: skip
 
 
-@rule("R-OPT-5-dtypes", "optimize optimize_uneven",
+@rule("R-OPT-5-dtypes", "optimize",
       st.tuples(st.sampled_from(sorted(UNITS)), steps() | steps(start=uneven_tables(RESTS, 2))))  # fmt: skip
 def steps_keep_dtypes(adapter: Calls, case: tuple[str, StepsCase]) -> None:
     """Each step is that of its formula to some units of the dtype, which stays."""

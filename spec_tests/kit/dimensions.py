@@ -183,9 +183,8 @@ def _repeats(value: Any) -> bool:
 
 STATED = [*PLACES, "mesh_slices", "fsdp_shapes", "description"]
 FLOATS = ["lookup_bags", "lookup_clipped", "initialize", *TRAINS]
-NOT_CUT = [
-    name for name in EVERY if name not in (*MESHES, "regions", "index", "save_parts", "restore")
-]
+CUT = [*MESHES, *"regions index save_parts restore restore_uneven read_rows list_tensors".split()]
+NOT_CUT = [name for name in EVERY if name not in CUT]
 LARGE = ["beyond 2**31", "beyond 2**53"]
 TYPES = ["complex", "unsigned", "narrow"]
 
@@ -206,7 +205,7 @@ ABSENT: dict[str, list[tuple[list[str], list[str]]]] = {
         (["complex", "unsigned", *LARGE], FLOATS),
     ],
     "Other dtypes than float32 are asked of `optimize` and of `resume_training`": [
-        (["narrow"], ["optimize_uneven", "slots", "slots_uneven", "resumed_slots"]),
+        (["narrow"], ["slots", "slots_uneven", "resumed_slots"]),
     ],
     "Embeddings and clipped rows are of float32 or float64": [
         (["narrow"], ["lookup_bags", "lookup_clipped"]),

@@ -156,8 +156,8 @@ def files_do_not_say_what_they_hold(self, payload):
 
 @wrong("checksum", "R-DAMAGE-1-zero")
 def checksum_of_the_first_bytes(self, payload):
-    """The checksum covers the first 16 bytes."""
-    return Right.checksum(self, payload[:16])
+    """The checksum covers the first 4,096 bytes."""
+    return Right.checksum(self, payload[:4096])
 
 
 @wrong("restored", "R-CKPT-1-keys")

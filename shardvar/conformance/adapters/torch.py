@@ -480,6 +480,8 @@ class Adapter(SimulatedRanks, Trainings):
                 for key, parameter in model.named_parameters():
                     gradient = step[key]
                     if isinstance(gradient, tuple):
+                        if parameter.ndim != 2:
+                            raise NotImplementedError("embedding of another tensor than a table")
                         ids, rows = (self._replicated(parameter, array) for array in gradient)
                         looked_up = self._torch.nn.functional.embedding(ids, parameter)
                         (looked_up * rows).sum().backward()
@@ -567,8 +569,7 @@ class Adapter(SimulatedRanks, Trainings):
         for key, value in state.items():
             if isinstance(value, list):
                 # A fixed-width array of bytes would drop the NULs at the ends of strings.
-                restored[key] = np.empty(len(value), object)
-                restored[key][:] = value
+                restored[key] = np.array(value, object)
             else:
                 restored[key] = self._array(value)
         return restored

@@ -125,9 +125,9 @@ def _opened(directory: str, file: int, place: int) -> tuple[Path, bytearray, int
 
 DamageCase = tuple[NamedArrays, int, FileDamage]
 
-# Payloads of 96 and of 3,840 bytes, some of one row: damage hits mostly headers and indexes in the one,
-# mostly values in the other.
-_TABLES = [{"w": counting(shape), "b": -counting((5,))} for shape in ((6, 4), (3, 8), (60, 16))]
+# Payloads of 96 and of 19,200 bytes, some of one row: damage hits mostly headers and indexes in the one,
+# mostly values, also behind the first block, in the other.
+_TABLES = [{"w": counting(shape), "b": -counting((5,))} for shape in ((6, 4), (3, 8), (300, 16))]
 _SAVED = [*product(_TABLES, (1, 2, 3))]
 _DRAWN = st.tuples(
     st.sampled_from(_TABLES),

@@ -139,7 +139,7 @@ def cut_rows(
 TWO: tuple[MeshShape, ...] = ((2, 2), (3, 2), (2, 3))
 _STRIDED = cut_rows(divided, TWO, is_strided=True)
 _STACKED, _ALONE, _UNEVEN = (
-    placed_tensors(),
+    placed_tensors(ranks=(0, 2)),
     placed_tensors(is_stacked=False),
     placed_tensors(undivided),
 )
@@ -161,7 +161,7 @@ def moves(draw: st.DrawFn, start: st.SearchStrategy[Placed], is_stacked: bool = 
 def even_moves(draw: st.DrawFn, is_stacked: bool = False) -> Moved:
     """A redistribution of a tensor whose extents divide by the whole mesh, so by any placements."""
     mesh = draw(st.sampled_from(list(MESHES)))
-    rank = draw(st.integers(1, 2))
+    rank = draw(st.integers(0, 2))
     value = counting([prod(mesh)] * rank)
     source, target = (draw(placements_on(mesh, rank, is_stacked)) for _ in range(2))
     return value, mesh, source, target
@@ -305,7 +305,8 @@ def other_numbers_of_placements_are_refused(adapter: Calls, case: tuple[Placed, 
 # Specs: an entry for each axis of the tensor.
 
 Specified = tuple[Array, MeshShape, tuple[str, ...], tuple[tuple[str, ...], ...]]
-NAMES = ("x", "y", "z")
+NAMES = ("model", "data", "mod")
+"""Neither in the order of the alphabet; and one begins as another does."""
 
 
 @st.composite
@@ -354,7 +355,7 @@ def check_spec(adapter: Calls, case: Specified, method: str) -> None:
     expect_parts(getattr(adapter, method)(*case), by_spec(case))
 
 
-_SPECIFIED = specified()
+_SPECIFIED = specified(ranks=(0, 2))
 # An axis of several devices must cut something, or every extent would divide.
 _UNDIVIDED = specified(
     lambda count, size: divided(count, size).map(lambda extent: extent + (count > 1)),
@@ -381,7 +382,7 @@ def names_that_are_wrong_are_refused(adapter: Calls, case: tuple[MeshShape, bool
     """A spec that names a mesh axis twice, or one that the mesh does not have, is refused."""
     mesh, is_twice = case
     names = NAMES[: len(mesh)]
-    spec = (("x",), ("x",)) if is_twice else (("w",), ())
+    spec = (NAMES[:1], NAMES[:1]) if is_twice else (("w",), ())
     adapter.refuses("spec_parts", counting((prod(mesh) ** 2, prod(mesh))), mesh, names, spec)
 
 
@@ -436,7 +437,8 @@ def of_four_axes(draw: st.DrawFn) -> Placed:
         placements[0] = None
     cuts = [number_of_cuts(mesh, placements, axis) for axis in range(rank)]
     last = 2 * max(2, *cuts[-2:]) if max(cuts) < 3 else 6
-    return counting([*cuts[:-2], last, last]), mesh, tuple(placements)
+    dtype = draw(st.sampled_from(["float32", "float16"]))
+    return counting([*cuts[:-2], last, last], dtype), mesh, tuple(placements)
 
 
 @st.composite
@@ -542,7 +544,9 @@ rules(
      "Each device holds its part of the sum, whichever axis is cut, by the pending axis of the mesh or another"),
     ("V-TERM-1-three-axes", "mesh_reduce",
      [_reduction([6, 2, 6], mesh, axis, op, [cut if at == (axis + 1) % 3 else None for at in range(3)])
-      for mesh, axis, op, cut in product(_THREE, (0, 1, 2), ("sum", "avg", "min", "max"), (None, 0, 2))],
+      for mesh, axis, op, cut in product(_THREE, (0, 1, 2), ("sum", "avg", "min", "max"), (None, 0, 2))]
+     + [_reduction([], mesh, 0, op, (None,) * len(mesh))
+        for mesh, op in product(((2,), (3, 2)), ("sum", "avg", "min", "max"))],
      check_reduced_terms,
      "Terms along any axis of a mesh of three are all reduced, of a tensor of three axes, whichever is cut"),
 )  # fmt: skip

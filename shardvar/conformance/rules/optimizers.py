@@ -29,9 +29,11 @@ from shardvar.conformance.rules.cases import (
     ShardSizes,
     Start,
     concatenated,
+    few_rows,
     fractions,
     hollow_tables,
     made,
+    many_shards,
     tables,
     uneven_tables,
     unless_refused,
@@ -103,7 +105,6 @@ def expect_typed(came: Any, *answers: Array, dtype: np.dtype[Any], near: float) 
 
 
 _FEW_MORE = tables(row_shapes=RESTS, max_more=3)
-_SEVERAL = tables(row_shapes=RESTS, max_more=3, min_shards=2)
 
 
 def gradient_of(shape: Sequence[int], number: int) -> Array:
@@ -115,18 +116,21 @@ def gradient_of(shape: Sequence[int], number: int) -> Array:
 
 
 @st.composite
-def dense_step_gradients(draw: st.DrawFn, shape: Shape, counts: Any = (1, 3)) -> Gradients:
+def dense_step_gradients(
+    draw: st.DrawFn, shape: Shape, counts: Sequence[int] = (1, 2, 3)
+) -> Gradients:
     """Gradients of which the first lies in memory as a product of matrices leaves it that was
     transposed; no two are alike."""
-    gradients = [gradient_of(shape, number) for number in range(draw(st.integers(*counts)))]
-    return [np.asfortranarray(gradients[0]), *gradients[1:]]
+    count = draw(st.sampled_from(counts))
+    gradients = [gradient_of(shape, number) for number in range(count)]
+    return [*map(np.asfortranarray, gradients[:1]), *gradients[1:]]
 
 
 @st.composite
 def sparse_step_gradients(draw: st.DrawFn, shape: Shape) -> Gradients:
-    """A sparse gradient whose ids are unsorted and duplicated."""
-    rows = np.array(draw(st.lists(st.integers(0, shape[0] - 1), min_size=1, max_size=6)))
-    return [(rows, gradient_of((len(rows), 2), 0))]
+    """A sparse gradient whose ids are unsorted and duplicated, or that has none."""
+    ids = draw(st.lists(st.integers(0, shape[0] - 1), max_size=6))
+    return [(np.array(ids, np.int64), gradient_of((len(ids), *shape[1:]), 0))]
 
 
 @st.composite
@@ -145,10 +149,9 @@ def mixed_gradients(draw: st.DrawFn, shape: Shape, is_whole: bool = True) -> Gra
     return gradients
 
 
-_VECTORS = tables(row_shapes=((2,),), max_more=3)
 GradientsOf = Callable[[tuple[int, ...]], st.SearchStrategy[Gradients]]
 some_gradients = partial(mixed_gradients, is_whole=False)
-_TWO_TO_SIX = partial(dense_step_gradients, counts=(2, 6))
+_TWO_TO_SIX = partial(dense_step_gradients, counts=range(2, 7))
 
 
 @st.composite
@@ -161,6 +164,7 @@ def steps(
     kind, (value, layout) = draw(st.sampled_from(list(kinds))), draw(start)
     # From zeros every digit of a step counts.
     value *= np.float32(draw(st.booleans()))
+    value = np.asarray(value, order=draw(st.sampled_from("CF")))
     return kind, value, layout, draw(gradients(value.shape))
 
 
@@ -182,7 +186,8 @@ def check_formula(adapter: Calls, case: StepsCase) -> None:
 
 rules(
     # The name of sgd's rule is older than the others.
-    *(("R-OPT-5-formula" if kind == "sgd" else f"R-OPT-5-formula-{kind}", "optimize", steps((kind,)),
+    *(("R-OPT-5-formula" if kind == "sgd" else f"R-OPT-5-formula-{kind}", "optimize",
+       steps((kind,), gradients=partial(dense_step_gradients, counts=(0, 1, 2, 13))),
        check_formula, f"Each step of {kind} is that of its formula")
       for kind in KINDS),
     *((f"R-OPT-5-{layout.suffix}", layout.method.replace("create", "optimize"),
@@ -191,12 +196,12 @@ rules(
       for layout in LAYOUTS),
     # One step, and from new slots: whether rows without a gradient move later is the library's choice.
     *(("R-OPT-1" if kind == "sgd" else f"R-OPT-1-{kind}", "optimize",
-       steps((kind,), _VECTORS, sparse_step_gradients), check_formula,
+       steps((kind,), gradients=sparse_step_gradients), check_formula,
        f"A first sparse step of {kind} is that of the formula for the sums of the rows that come several times")
       for kind in KINDS),
-    ("R-OPT-1-uneven", "optimize_uneven", steps(KINDS, uneven_tables(((2,),), 2), sparse_step_gradients), check_formula,
+    ("R-OPT-1-uneven", "optimize_uneven", steps(KINDS, uneven_tables(RESTS, 2), sparse_step_gradients), check_formula,
      "The same, in shards of uneven sizes"),
-    *((f"R-OPT-1-several-{kind}", "optimize", steps((kind,), _VECTORS, gradients), check_formula,
+    *((f"R-OPT-1-several-{kind}", "optimize", steps((kind,), gradients=gradients), check_formula,
        f"Each of several steps of {kind} is that of its formula, where dense gradients and sparse ones of {rows} "
        "follow one another")
       for kind in KINDS
@@ -205,14 +210,14 @@ rules(
 
 
 @rule("R-OPT-5-dtypes", "optimize",
-      st.tuples(st.sampled_from(sorted(UNITS)), steps()))  # fmt: skip
+      st.tuples(st.sampled_from(sorted(UNITS)), steps() | steps(start=uneven_tables(RESTS, 2))))  # fmt: skip
 def steps_keep_dtypes(adapter: Calls, case: tuple[str, StepsCase]) -> None:
     """Each step is that of its formula to some units of the dtype, which stays."""
-    name, (kind, value, num_shards, gradients) = case
+    name, (kind, value, layout, gradients) = case
     dtype = np.dtype(name)
     # Away from 0, where an epsilon that the dtype cannot hold would leave 0 / 0.
     typed = [np.asarray(np.abs(gradient) + 0.25, dtype) for gradient in gradients]
-    came = adapter.optimize(kind, value.astype(dtype), num_shards, typed)
+    came = optimized(adapter, (kind, value.astype(dtype), layout, [*typed]))
     # Arithmetic in the dtype itself rounds several times a step.
     answers, near = formulas(kind, value.astype(dtype), typed), max(16 * UNITS[name], 1e-6)
     expect_typed(came, *answers, dtype=dtype, near=near)
@@ -249,7 +254,7 @@ def gradients_outside_are_refused(adapter: Calls, case: Any) -> None:
     adapter.refuses("optimize", *case)
 
 
-@rule("R-OPT-5-tiny", "optimize", [*product(("adam", "adagrad"), RESTS, (1, 2), (1, 6))])
+@rule("R-OPT-5-tiny", "optimize", [*product(("adam", "adagrad"), RESTS, (1, 2), (1, 12))])
 def tiny_gradients_move(adapter: Calls, case: tuple[str, tuple[int, ...], int, int]) -> None:
     """By gradients below a thousandth adam and adagrad move as by large ones, to three hundredths."""
     kind, rest, num_shards, count = case
@@ -328,7 +333,8 @@ def expect_shapes(name: str, shards: Any, must: list[tuple[int, ...]]) -> None:
     expect(came == must, message, f"They must have {must}.")
 
 
-@rule("R-SLOT-1-values", "slots", SLOT_CASES)
+@rule("R-SLOT-1-values", "slots",
+      SLOT_CASES | steps(SLOTTED, few_rows(RESTS, 1) | many_shards(RESTS)))  # fmt: skip
 def slots_hold_what_they_hold_on_one_shard(adapter: Calls, case: StepsCase) -> None:
     """The shards of every slot are together what the slot of one shard is, and not all of it is
     zero."""
@@ -449,11 +455,11 @@ rules(
 
 
 @rule("R-SLOT-2-sparse", "save_training resume_training optimize",
-      resumptions(start=_VECTORS, gradients=some_gradients))  # fmt: skip
+      resumptions(start=_FEW_MORE | uneven_tables(RESTS, 2), is_turned=True, gradients=some_gradients))  # fmt: skip
 def sparse_trainings_are_resumed(adapter: Calls, case: ResumedCase) -> None:
     """A training by sparse gradients of some rows goes on as one that was never interrupted."""
     kind, value, before, _, first, rest = case
-    must = np.asarray(adapter.optimize(kind, value, before, [*first, *rest]))
+    must = np.asarray(optimized(adapter, (kind, value, before, [*first, *rest])))
     expect_close(resumed_value(adapter, case), must)
 
 
@@ -513,16 +519,22 @@ def check_several(
     # Each variable has its own gradients, so that slots of another one show.
     scales = {name: np.float32(number + 1) for number, name in enumerate(names)}
 
-    def of(names: Sequence[str], gradients: Gradients) -> list[dict[str, Array]]:
-        return [{name: np.asarray(each) * scales[name] for name in names} for each in gradients]
+    def of(name: str, array: Any) -> Array:
+        # Every second one has twice as many rows, and every third one an axis more.
+        scale = scales[name]
+        scaled = np.concatenate([array * scale] * (2 - int(scale) % 2))
+        return scaled if scale % 3 else scaled[..., None]
 
-    values = {name: value * scale for name, scale in scales.items()}
+    def step_of(names: Sequence[str], gradients: Gradients) -> list[dict[str, Array]]:
+        return [{name: of(name, each) for name in names} for each in gradients]
+
+    values = {name: of(name, value) for name in names}
     templates = templates_of({name: values[name] for name in resumed})
     with checkpoint_path(adapter) as path:
-        adapter.save_training(path, kind, values, before, of(names, first))
-        came = adapter.resume_training(path, kind, templates, after, of(resumed, rest))
+        adapter.save_training(path, kind, values, before, step_of(names, first))
+        came = adapter.resume_training(path, kind, templates, after, step_of(resumed, rest))
         for name in resumed:
-            steps: Gradients = [step[name] for step in of(names, [*first, *rest])]
+            steps: Gradients = [of(name, each) for each in [*first, *rest]]
             expect_formula(value_of(came, name), kind, values[name], steps)
 
 

@@ -14,9 +14,11 @@ from shardvar.conformance.rules import rule, rules
 from shardvar.conformance.rules.cases import EVERY, RESTS, numbers, refusable
 from shardvar.conformance.rules.checkpoints import (
     NamedArrays,
+    bands,
     checkpoint_path,
     expect_listed,
     expect_restored,
+    save_parts,
     templates_of,
 )
 from shardvar.layout.dtypes import Array
@@ -98,8 +100,9 @@ def halved(tensors: NamedArrays) -> Files:
         array = np.asarray(given)
         middle = len(array) // 2 if array.ndim else 0
         if middle:
-            files[0].append((key, 0, array[:middle]))
-            files[1].append((key, middle, array[middle:]))
+            # The later rows come first.
+            files[1].append((key, 0, array[:middle]))
+            files[0].append((key, middle, array[middle:]))
         else:
             files[0].append((key, 0, array))
     return files
@@ -240,18 +243,22 @@ def descriptions_are_saved(adapter: Calls, description: str) -> None:
 
 # Keys and extents, by each method that writes or reads.
 
+
+def save_columns(adapter: Calls, path: str, tensors: NamedArrays) -> None:
+    save_parts(adapter, path, (tensors["w"], bands(tensors["w"], [(0, 1), (1, 2)], axis=1)))
+
+
 _SAVE: dict[str, Callable[[Calls, str, NamedArrays], None]] = {
+    "save": lambda adapter, path, tensors: adapter.save(path, tensors, 2),
+    "save_parts": save_columns,
     "save_limited": lambda adapter, path, tensors: adapter.save_limited(path, tensors, 1, 40),
     "save_by_callback": save_halves,
 }
 
 
-def check_saved(adapter: Calls, tensors: NamedArrays, method: str) -> None:
+def check_saved(adapter: Calls, tensors: NamedArrays, method: str, save: str = "save") -> None:
     with checkpoint_path(adapter) as path, refusable(tuple(tensors) in _ODD):
-        if method in _SAVE:
-            _SAVE[method](adapter, path, tensors)
-        else:
-            adapter.save(path, tensors, 2)
+        _SAVE[method if method in _SAVE else save](adapter, path, tensors)
         if method == "list_tensors":
             expect_listed(adapter, path, tensors)
         elif method == "restore_uneven":
@@ -281,6 +288,13 @@ rules(
             ("R-CKPT-1", "restore"), ("R-CKPT-1-uneven", "restore_uneven"), ("R-CKPT-1-rows", "read_rows"),
             ("R-POLICY-1-list", "list_tensors"), ("R-POLICY-4", "save_limited"),
             ("R-POLICY-7-callback", "save_by_callback"))
+    ),
+    *(
+        (f"{name}-{suffix}", f"{method} {save}", [{"w": counting((rows, 2))} for rows in (5, 9)],
+         partial(check_saved, method=method, save=save), f"`{method}` reads what `{save}` cut in parts")
+        for name, method in (("R-CKPT-1-uneven", "restore_uneven"), ("R-CKPT-1-rows", "read_rows"),
+                             ("R-POLICY-1-list", "list_tensors"))
+        for suffix, save in (("parts", "save_parts"), ("limited", "save_limited"), ("callback", "save_by_callback"))
     ),
     *(
         (f"{name}-empty", f"{method} restore",

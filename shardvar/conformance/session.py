@@ -187,7 +187,8 @@ def _check(rule: Rule, adapter: Any, found: Verdict, case: Any) -> None:
     """Judge one case; raise what the rule raised where it is broken."""
     calls = Calls(adapter)
     try:
-        with suppress(KeptByRefusal):
+        # NumPy warns of the infinities that rules add, and pytest may be told to raise warnings.
+        with suppress(KeptByRefusal), np.errstate(all="ignore"):
             rule.check(calls, case)
     except NotClaimed as error:
         found.unclaimed_cases += 1

@@ -73,7 +73,10 @@ class Adapter(Trainings, Layouts):
         sharding = self._jax.sharding
         names = [f"axis{axis}" for axis in range(len(mesh))] if names is None else names
         kind = sharding.AxisType.Explicit if explicit else sharding.AxisType.Auto
-        devices = np.array(self._jax.devices()[: max(0, int(np.prod(mesh)))]).reshape(mesh)
+        count, every = max(0, int(np.prod(mesh))), self._jax.devices()
+        if count > len(every):
+            raise NotImplementedError(f"more than {len(every)} devices")
+        devices = np.array(every[:count]).reshape(mesh)
         made = sharding.Mesh(devices, tuple(names), axis_types=(kind,) * len(mesh))
         spec = names if spec is None else spec
         return sharding.NamedSharding(made, sharding.PartitionSpec(*spec))

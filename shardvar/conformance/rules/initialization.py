@@ -316,8 +316,7 @@ def _initializer(
         expect(whole == value.shape, f"It was told the shape {whole}.", f"It is {value.shape}.")
         region = tuple(slice(start, start + n) for start, n in zip(offset, extents, strict=True))
         # Where another dtype is asked for, the numbers are rounded or wrap.
-        with np.errstate(all="ignore"):
-            return value[region].astype(np.dtype(getattr(dtype, "as_numpy_dtype", dtype)))
+        return value[region].astype(np.dtype(getattr(dtype, "as_numpy_dtype", dtype)))
 
     _define(adapter, initial, f"value = {text(value)}{INITIAL_SOURCE}")
     return initial, calls

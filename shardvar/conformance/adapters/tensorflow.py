@@ -283,7 +283,8 @@ class Adapter(Sharded):
     def save_parts(
         self, path: str, key: str, shape: ShapeLike, dtype: Any, parts: Sequence[Any]
     ) -> None:
-        if any(any(offset[1:]) or part.shape[1:] != tuple(shape[1:]) for offset, part in parts):
+        rest = tuple(shape[1:])
+        if not shape or any(any(offset[1:]) or part.shape[1:] != rest for offset, part in parts):
             raise NotImplementedError("parts that are not whole rows")
         if any(part.dtype != dtype for _, part in parts):
             # TensorFlow aborts the process: "Check failed: full_entry->dtype() ==".

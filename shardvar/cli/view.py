@@ -202,7 +202,7 @@ def execute(arguments: Namespace) -> int:
 
 
 def write_plan_page(
-    target: str, report: WriteReport, sources: Sequence[str], typed: str, command: str
+    page: str, report: WriteReport, sources: Sequence[str], target: str, command: str
 ) -> None:
     plan, columns = describe_plan(report)
     plan |= made_columns(report)
@@ -210,14 +210,14 @@ def write_plan_page(
     *names, name = names_of_plan(
         found_sources, report.path.removesuffix("/" + usual_name(report.format))
     )
-    columns = [each | {"path": typed, "name": name} for each in columns]
+    columns = [each | {"path": target, "name": name} for each in columns]
     if len(sources) == 1:
         ((found, path),) = found_sources
         with open_found(found, dequantize=False) as reader:
             keys = choose_keys(reader)
             source = describe(reader, keys, file_sizes(found.storage, reader.index.files))
         columns = [as_typed(source, found, path, names[0]), *columns]
-    write_page(target, make_page(columns, plan=plan | {"command": command}))
+    write_page(page, make_page(columns, plan=plan | {"command": command}))
 
 
 def as_typed(columns: JsonColumns, found: Location, path: str, name: str) -> JsonColumns:

@@ -645,7 +645,7 @@ class Copies:
         self._under_way: list[Any] = []
 
     def wait(self) -> None:
-        # A device copies on its stream, so that what is given to it later changes no value too soon.
+        # A device copies on its current stream. Work that is given to it later begins after the copy.
         while self._under_way:
             self._under_way.pop().synchronize()
 
@@ -655,7 +655,9 @@ class Copies:
         """Return the tensors with copies of at most ``most`` bytes, valid after ``wait`` until the next call."""
         self.wait()
         local = [each for tensor in tensors for each in tensor.local]
-        if not background:  # copies of those on devices alone, since one by one takes far longer
+        if not background:
+            # What is in memory is not copied. What is on a device is copied together: one by one takes
+            # far longer.
             local = [each for each in local if each.device.type != "cpu"]
         kinds = [(type(t), t.dtype, t.layout, t.device, t.shape) for t in local]
         # A fork does not own memory that processes share.
@@ -672,24 +674,26 @@ class Copies:
     def _copy(self, local: Sequence[Any]) -> list[Any]:
         large: list[tuple[Array, Array]] = []
         copies = [*self._places]
-        for number, (place, tensor) in enumerate(zip(copies, local, strict=True)):
-            if place is None:
-                # Of a class that has its own way to copy, or to be refused.
-                copies[number] = tensor.detach().clone()
-                continue
-            memory = None if place.large is None else memory_of(tensor.detach())
-            if memory is None:
-                place.tensor.copy_(tensor, non_blocking=True)
-            else:
-                large.append((place.large, memory))
-            copies[number] = place.tensor
-        copy_arrays([into for into, _ in large], [memory for _, memory in large])
-        for device in {kind[3] for kind in self._kinds if kind[3].type not in ("cpu", "meta")}:
-            module = torch.get_device_module(device)
-            if hasattr(module, "current_stream"):
-                self._under_way.append(module.current_stream(device).record_event())
-            else:
-                module.synchronize(device)
+        try:
+            for number, (place, tensor) in enumerate(zip(copies, local, strict=True)):
+                if place is None:
+                    # Of a class that has its own way to copy, or to be refused.
+                    copies[number] = tensor.detach().clone()
+                    continue
+                memory = None if place.large is None else memory_of(tensor.detach())
+                if memory is None:
+                    place.tensor.copy_(tensor, non_blocking=True)
+                else:
+                    large.append((place.large, memory))
+                copies[number] = place.tensor
+            copy_arrays([into for into, _ in large], [memory for _, memory in large])
+        finally:  # the next save waits for the copies of one that failed
+            for device in {kind[3] for kind in self._kinds if kind[3].type not in ("cpu", "meta")}:
+                module = torch.get_device_module(device)
+                if hasattr(module, "current_stream"):
+                    self._under_way.append(module.current_stream(device).record_event())
+                else:
+                    module.synchronize(device)
         return copies
 
     def _make_places(self, kinds: list[tuple[Any, ...]], about: tuple[Any, ...]) -> None:

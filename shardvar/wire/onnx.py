@@ -255,7 +255,7 @@ def parse_model(read: _ReadAt, nbytes: int) -> OnnxModel:
             break
         if end > nbytes:
             model.fault = incomplete(
-                f"It has {nbytes} bytes, and its last field more: it is cut off."
+                f"It has {nbytes} bytes, and ends within a field: it is cut off."
             )
         if not number:
             break

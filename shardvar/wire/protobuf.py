@@ -222,8 +222,8 @@ _LONGEST_HEAD = 2 * MAX_VARINT_NBYTES  # bytes of a tag with a length, or with a
 def walk_fields(
     read: _ReadAt, start: int, stop: int, end: int = MAX_NBYTES
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield fields as ``decode_spans`` does, of a file; only tags, lengths and varints are read.
-    Of a message that goes on behind its file's ``end``, the last field may reach over it: 0 if its head does."""
+    """Yield fields as ``decode_spans`` does, of a file; only tags, lengths and varints are read. The last
+    field may reach over the ``end`` of its file; its number is 0 if the file ends in its head."""
     room = min(stop, end)
     while start < room:
         head = read(start, min(_LONGEST_HEAD, room - start))

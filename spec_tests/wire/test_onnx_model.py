@@ -350,6 +350,6 @@ def test_bytes_behind_the_fields_are_a_fault_of_the_file() -> None:
     assert [each.name for each in model.tensors] == ["t"] and model.fault is not None
     cut = parse(octets + proto((2, b"maker"))[:-1])
     assert cut.fault is not None and cut.fault.cause == (
-        f"It has {len(octets) + 6} bytes, and its last field more: it is cut off."
+        f"It has {len(octets) + 6} bytes, and ends within a field: it is cut off."
     )
     assert cut.producer == "hand" and parse(octets + proto((7, onnx.graph()))).fault is None

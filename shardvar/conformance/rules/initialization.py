@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from itertools import product
+from itertools import pairwise, product
 from math import prod
 from typing import Any
 
@@ -63,12 +63,14 @@ def shards_differ(adapter: Calls, case: InitialCase) -> None:
     """The shards of a seeded random variable do not hold the same values."""
     holders = dict[bytes, int]()
     for number, shard in enumerate(map(np.asarray, adapter.initialize(*case))):
-        # A seed that is used twice shows in the first rows, a stream that is used twice in others.
-        for row in shard:
-            holder = holders.setdefault(row.tobytes(), number)
+        # A seed that is used twice shows in the first rows, a stream that is used twice in others. One
+        # number may come twice by chance, and two numbers do not.
+        for row in shard if shard.ndim > 1 else pairwise(shard):
+            some = np.asarray(row)
+            holder = holders.setdefault(some.tobytes(), number)
             expect(
                 holder == number,
-                f"Shards {holder} and {number} both hold the row {row.tolist()}.",
+                f"Shards {holder} and {number} both hold {some.tolist()}.",
                 "They must differ.",
             )
 
@@ -115,7 +117,7 @@ def uniform_is_in_range(adapter: Calls, case: InitialCase) -> None:
 _WEIGHTS = ((64, 32), (96, 32), (24, 8, 16), (4, 6, 8, 16))
 
 
-def glorot(shape: Shape) -> float:
+def glorot_limit(shape: Shape) -> float:
     return float(np.sqrt(6 / (prod(shape[:-2]) * sum(shape[-2:]))))
 
 
@@ -130,7 +132,7 @@ def fans_are_of_the_whole(adapter: Calls, case: InitialCase) -> None:
     # At least 64 * 32 = 2,048 values: the chance that all lie below 0.9 of the limit is 0.9**2048,
     # under 1e-93. The mistake, the fans of one shard, shows: two shards of 32 rows give sqrt(6 /
     # 64), 22 % above sqrt(6 / 96).
-    limit = glorot(shape)
+    limit = glorot_limit(shape)
     came = float(np.abs(value).max())
     expect(
         0.9 * limit < came <= limit * (1 + 1e-6),
@@ -161,14 +163,14 @@ def tensors_of_any_rank_are_initialized(
 @rule("R-INIT-5-seeds", "initialize",
       st.tuples(draws(), st.sampled_from([1, 2, 3, 2**16])))  # fmt: skip
 def seeds_differ(adapter: Calls, case: tuple[InitialCase, int]) -> None:
-    """Another seed gives another value of each element."""
+    """Another seed gives other values; one element may be the same by chance."""
     (kind, shape, dtype, num_shards, seed), more = case
     first = concatenated(adapter.initialize(kind, shape, dtype, num_shards, seed))
     other = concatenated(adapter.initialize(kind, shape, dtype, num_shards, seed + more))
     expect(
-        not (first == other).any(),
+        int((first == other).sum()) <= 1,
         f"The seeds {seed} and {seed + more} gave {first.tolist()} and {other.tolist()}.",
-        "They must differ in each element.",
+        "All elements but one must differ.",
     )
 
 
@@ -204,7 +206,7 @@ def values_have_their_distribution(adapter: Calls, case: InitialCase) -> None:
     kind, shape = case[:2]
     shards = adapter.initialize(*case)
     array, first = concatenated(shards).astype(np.float64), np.asarray(shards[0])
-    limit = glorot(shape)
+    limit = glorot_limit(shape)
     # The deviation, the bounds of the absolute value at either end, and the share of values that are
     # more than two deviations from 0. In 6,144 draws the normal values of one sign reach 2.8 deviations.
     spread, least, most, beyond = {

@@ -36,7 +36,7 @@ LAYERS := $(filter-out peers notebook browser cloud,$(sort $(notdir $(patsubst %
 .PHONY: help manual setup demo test check docs laws rules layers picture crash vectors peers browser bench wheel notebook tour clean
 
 help: ## list these verbs
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "LAYER is one of: $(LAYERS)"
 
 setup: .venv/installed ## install shardvar and the developer's tools in .venv
@@ -126,8 +126,12 @@ vectors: .venv/installed ## make the published vectors again, and pack them into
 	$(DEV) -m spec_tests.vector_generators.make
 	$(DEV) -m spec_tests.vector_generators.digests
 
-peers: .venv-peers/installed ## install the real frameworks in .venv-peers; parity tests, and the conformance kit on each
+peers: .venv-peers/installed ## install the real frameworks in .venv-peers; parity tests, and a quarter of the conformance kit on each
 	$(PEERS) -m pytest -q -rs -W default -n $(JOBS) --dist loadfile $(SLOWEST) spec_tests/peers
+	$(PEERS) -m spec_tests.conformance.run --sample
+
+.PHONY: conformance
+conformance: .venv-peers/installed ## judge the real frameworks with the whole kit, and write docs/conformance.md
 	$(PEERS) -m spec_tests.conformance.run
 	$(PEERS) -m spec_tests.rules
 

@@ -1,1 +1,1 @@
-"""`make peers`: the conformance kit on real implementations, and the page that comes of it."""
+"""`make conformance`: the conformance kit on real implementations, and the page that comes of it."""

@@ -1,4 +1,4 @@
-"""The implementations that `make peers` judges, and where their reports and expected failures
+"""The implementations that `make conformance` judges, and where their reports and expected failures
 lie."""
 
 from dataclasses import dataclass

@@ -29,7 +29,7 @@ Data = dict[str, Any]
 
 _HEAD = """# Conformance results
 
-The results of the [conformance kit](conformance-kit.md) for several implementations. `make peers` runs the kit and
+The results of the [conformance kit](conformance-kit.md) for several implementations. `make conformance` runs the kit and
 generates this page from its reports. [conformance.json](conformance.json) has the same data for programs.
 
 - *kept*: no case breaks the rule; in *kept\\**, some cases were not claimed.

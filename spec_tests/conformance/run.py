@@ -5,18 +5,21 @@ Each implementation is judged in a process of its own, two at a time. One that i
 skipped, and said to be. Reports lie in build/conformance, where those of other names may be left
 from earlier runs. The page is written if there is one of each implementation that has an adapter:
 from these alone, so that it changes where an adapter or a framework does. The exit code is 1 where
-a rule is broken that is not among the expected failures, where one of them is kept after all, or
-where, in continuous integration, the verdicts are not the page's.
+a rule is broken that is not among the expected failures, or where one of them is kept after all.
+
+``--sample`` draws a quarter of the cases and writes no page. An expected failure may then be kept.
 """
 
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from shardvar.conformance.rules import all_rules
@@ -34,47 +37,34 @@ PATIENCE = 3600.0
 """Seconds after which a run is ended; the slowest takes some minutes where nothing else runs."""
 
 
-def judge(implementation: Implementation, examples: int | None) -> int:
-    """Write the report of an implementation, of its own number of cases unless one is given;
-    pytest's exit code."""
+def judge(implementation: Implementation, *, sample: bool) -> int:
+    """Write the report of an implementation; pytest's exit code."""
     began = time.monotonic()
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "GRPC_VERBOSITY": "NONE",
     }
-    report = implementation.report
-    report.parent.mkdir(parents=True, exist_ok=True)
-    report.unlink(missing_ok=True)
+    examples = implementation.examples // 4 if sample else implementation.examples
     command = [
         sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "shardvar.conformance.plugin",
+        *"-m pytest -q -p no:cacheprovider -p shardvar.conformance.plugin -W ignore".split(),
+        *f"--pyargs shardvar.conformance --adapter {implementation.spec}".split(),
+        *f"--conformance-examples {examples}".split(),
     ]
-    command += [
-        "-W",
-        "ignore",
-        "--pyargs",
-        "shardvar.conformance",
-        "--adapter",
-        implementation.spec,
-    ]
-    command += [
-        "--conformance-json",
-        str(report),
-        "--conformance-examples",
-        str(examples or implementation.examples),
-    ]
-    if implementation.expected.is_file():
-        command += ["--expected-failures", str(implementation.expected)]
-    with tempfile.TemporaryDirectory(
-        prefix="conformance-"
-    ) as directory:  # no settings of pytest are found from there
+    # No settings of pytest are found from an empty directory.
+    with tempfile.TemporaryDirectory(prefix="conformance-") as directory:
+        report = Path(directory) / "report.json" if sample else implementation.report
+        report.parent.mkdir(parents=True, exist_ok=True)
+        report.unlink(missing_ok=True)
+        command += ["--conformance-json", str(report)]
+        if implementation.expected.is_file():
+            expected = implementation.expected.read_text(encoding="utf-8")
+            if sample:
+                expected = re.sub(r"(?m)^([A-Z][^ :]*):", r"\1 sometimes:", expected)
+            declared = Path(directory) / "expected.txt"
+            declared.write_text(expected, encoding="utf-8")
+            command += ["--expected-failures", str(declared)]
         done = subprocess.run(
             command,
             cwd=directory,
@@ -83,9 +73,8 @@ def judge(implementation: Implementation, examples: int | None) -> int:
             text=True,
             timeout=PATIENCE,
         )
-    counts = (
-        {} if not report.is_file() else json.loads(report.read_text(encoding="utf-8"))["counts"]
-    )
+        text = report.read_text(encoding="utf-8") if report.is_file() else '{"counts": {}}'
+    counts = json.loads(text)["counts"]
     told = ", ".join(f"{number} {outcome}" for outcome, number in counts.items() if number)
     print(
         f"{implementation.name}: {told or 'no report'} ({time.monotonic() - began:.0f} s)",
@@ -112,8 +101,8 @@ def reports() -> dict[str, dict[str, Any]]:
     }
 
 
-def publish(found: dict[str, dict[str, Any]]) -> bool:
-    """Write the data and the page; whether the verdicts are those that they held before."""
+def publish(found: dict[str, dict[str, Any]]) -> None:
+    """Write the data and the page, and print the verdicts that changed."""
     data = combined(found, IMPLEMENTATIONS)
     before = json.loads(DATA.read_text(encoding="utf-8")) if DATA.is_file() else None
     DATA.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -125,7 +114,6 @@ def publish(found: dict[str, dict[str, Any]]) -> bool:
     )
     for (name, rule), outcome in changed:
         print(f"changed in docs/conformance.md: {name} {rule} {outcome}")
-    return before is not None and not changed
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -134,9 +122,7 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these")
-    parser.add_argument(
-        "--examples", type=int, help="cases a rule, instead of each implementation's own number"
-    )
+    parser.add_argument("--sample", action="store_true", help="a quarter of the cases, and no page")
     options = parser.parse_args(arguments)
     unknown = set(options.names) - {implementation.name for implementation in IMPLEMENTATIONS}
     if unknown:
@@ -149,16 +135,14 @@ def main(arguments: list[str] | None = None) -> int:
     with ThreadPoolExecutor(2) as pool:
         # TensorFlow takes as long as all others together: it begins first, beside them.
         order = sorted(present, key=lambda one: one.name != "tensorflow")
-        failed = any(list(pool.map(lambda one: judge(one, options.examples), order)))
+        failed = any(list(pool.map(lambda one: judge(one, sample=options.sample), order)))
+    if options.sample:
+        return int(failed)
     found = reports()
     if len(found) < sum(one.has_adapter for one in IMPLEMENTATIONS):
         print("docs/conformance.md is not written: it is about all of them.")
-    elif not failed and not publish(found) and os.environ.get("CI"):
-        print(
-            "The verdicts are not those of docs/conformance.md: run make peers and commit what it "
-            "writes."
-        )
-        failed = True
+    elif not failed:
+        publish(found)
     return int(failed)
 
 

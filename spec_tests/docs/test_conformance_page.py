@@ -30,9 +30,7 @@ def report(*rules: dict[str, Any]) -> dict[str, Any]:
 
 def test_the_page_is_made_of_the_data() -> None:
     data = json.loads(DATA.read_text(encoding="utf-8"))
-    assert PAGE.read_text(encoding="utf-8") == page(data, BREACHES), (
-        "Run make peers, or python -m conformance.page."
-    )
+    assert PAGE.read_text(encoding="utf-8") == page(data, BREACHES), "Run make conformance."
 
 
 def test_an_expected_failure_is_broken_and_is_shown_with_its_program(tmp_path: Path) -> None:

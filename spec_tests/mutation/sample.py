@@ -73,7 +73,7 @@ LEFT_OUT = {
     "limits": "a table of numbers",
     "records": "a test compares it with the standard library",
     **{
-        f"conformance/adapters/{name}.py": "the kit judges it in `make peers`"
+        f"conformance/adapters/{name}.py": "the kit judges it in `make conformance`"
         for name in ("jax", "tensorflow", "torch")
     },
 }

@@ -1,4 +1,4 @@
-"""Which implementations keep a rule, as the conformance kit found and ``make peers`` wrote to
+"""Which implementations keep a rule, as the conformance kit found and ``make conformance`` wrote to
 docs/conformance.json."""
 
 import json

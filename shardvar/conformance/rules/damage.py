@@ -1,7 +1,7 @@
 """Level 8: a damaged checkpoint is refused or gives the right values, never silently wrong ones.
 
-The kit damages a checkpoint of two float32 tables, so that a breach of level 6 for scalars or
-strings is not counted again here. It knows nothing of the format: it damages any of the files that
+The kit damages checkpoints of float32 tables and scalars, so that a breach of level 6 for other dtypes
+is not counted again here. It knows nothing of the format: it damages any of the files that
 ``save`` wrote. ``restore`` runs in another process, since a reader may also end, hang or exhaust
 its process.
 """
@@ -12,6 +12,7 @@ from hashlib import sha256
 from itertools import combinations, product
 from pathlib import Path
 
+import numpy as np
 from hypothesis import strategies as st
 
 from shardvar.conformance.calls import Calls, expect
@@ -128,6 +129,7 @@ DamageCase = tuple[NamedArrays, int, FileDamage]
 # Payloads of 96 and of 19,200 bytes, some of one row: damage hits mostly headers and indexes in the one,
 # mostly values, also behind the first block, in the other.
 _TABLES = [{"w": counting(shape), "b": -counting((5,))} for shape in ((6, 4), (3, 8), (300, 16))]
+_TABLES.append({str(number): np.array(number + 0.5, np.float32) for number in range(12)})
 _SAVED = [*product(_TABLES, (1, 2, 3))]
 _DRAWN = st.tuples(
     st.sampled_from(_TABLES),

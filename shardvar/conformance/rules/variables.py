@@ -503,7 +503,17 @@ def other_ranks_are_multiplied(adapter: Calls, case: tuple[Shape, Shape, int]) -
     expect_equal(came, left @ value)
 
 
+def check_odd_product(adapter: Calls, num_shards: int) -> None:
+    """Multiply arrays of which each holds an infinity and a NaN."""
+    left, value = counting((3, 4)), counting((4, 4))
+    left[1, 2] = value[2, 1] = np.nan
+    left[2, 0] = value[1, 3] = np.inf
+    expect_equal(adapter.matmul(left, adapter.create(value, num_shards)), left @ value)
+
+
 rules(
+    ("R-MATMUL-1-nan", "matmul create", [1, 2, 3], check_odd_product,
+     "A NaN or an infinity reaches the elements of a product that NumPy's has, and no others"),
     ("R-MATMUL-1-refused", "matmul create", [(2, 3), (2, 5), (3, 1)],
      lambda adapter, shape: adapter.refuses("matmul", counting(shape), adapter.create(counting((4, 2)), 2)),
      "A product with an array of another number of columns than there are rows is refused"),

@@ -5,13 +5,12 @@ converted and converted back, ``dcp.load`` restores it into a fresh job, and the
 same loss, bit for bit.
 """
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from spec_tests.helpers.programs import ENVIRONMENT
+from spec_tests.helpers.programs import run_together
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("torch.distributed.checkpoint", reason="PyTorch is not installed")
@@ -107,17 +106,8 @@ def run(folder: Path, what: str) -> None:
     """Run the program on two ranks."""
     (folder / "rank.py").write_text(PROGRAM)
     command = [sys.executable, "-W", "ignore", str(folder / "rank.py")]
-    ranks = [
-        subprocess.Popen(
-            [*command, str(rank), str(folder), what],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=ENVIRONMENT,
-        )
-        for rank in range(2)
-    ]
-    answers = [rank.communicate(timeout=300) for rank in ranks]
-    assert [out.split() for out, _ in answers] == [[b"resumed"]] * 2, answers[0][1].decode()[-3000:]
+    printed = run_together([[*command, rank, folder, what] for rank in range(2)])
+    assert [each.split() for each in printed] == [["resumed"]] * 2
 
 
 def test_a_job_resumes_from_every_container(tmp_path: Path) -> None:

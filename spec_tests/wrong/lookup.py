@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 
 from spec_tests.helpers.right_adapter import Right
-from spec_tests.wrong.table import wrong
+from spec_tests.wrong.table import change_what_is_found, change_what_is_given, wrong
 
 
 def starts_of(handle):
@@ -43,12 +43,6 @@ def first_shard_that_begins_there(self, handle, ids):
     return rows
 
 
-@wrong("lookup", "R-LOOKUP-2-many")
-def shards_in_the_order_of_names(self, handle, ids):
-    """The shards are sorted by their numbers as text."""
-    return Right.lookup(self, [handle[n] for n in sorted(range(len(handle)), key=str)], ids)
-
-
 @wrong("lookup", "R-LOOKUP-2-numbers")
 def one_hot_product(self, handle, ids):
     """A lookup is a product with a one-hot matrix, which spreads NaNs."""
@@ -56,19 +50,6 @@ def one_hot_product(self, handle, ids):
     if handle[0].dtype.kind == "f" and not np.isfinite(np.concatenate(handle)).all():
         rows = np.full_like(rows, np.nan)
     return rows
-
-
-@wrong("lookup", "R-LOOKUP-2-numbers")
-def integers_through_floats(self, handle, ids):
-    """Rows pass through float64, which rounds large integers."""
-    rows = Right.lookup(self, handle, ids)
-    return rows.astype(np.float64).astype(rows.dtype) if rows.dtype.kind in "iu" else rows
-
-
-@wrong("lookup", "R-ID-1")
-def ids_in_32_bits(self, handle, ids):
-    """Ids are cast to int32 before they are checked."""
-    return Right.lookup(self, handle, ids.astype(np.int32))
 
 
 @wrong("lookup", "R-ID-1")
@@ -99,26 +80,12 @@ def zero_norm_divides(self, rows, max_norm):
         )
 
 
-@wrong("lookup_bags", "R-LOOKUP-2-bags")
-def repeated_ids_of_a_bag_once(self, handle, bags, weights, combiner):
-    """An id that comes twice in a bag counts once where there are no weights."""
-    once = bags if weights else [sorted(set(bag)) for bag in bags]
-    return Right.lookup_bags(self, handle, once, weights, combiner)
-
-
 @wrong("lookup_bags", "R-ID-1-bags")
 def ids_of_bags_are_clamped(self, handle, bags, weights, combiner):
     """An id of a bag that is not there is the nearest one."""
     length = sum(map(len, handle))
     inside = [[min(max(i, 0), length - 1) for i in bag] for bag in bags]
     return Right.lookup_bags(self, handle, inside, weights, combiner)
-
-
-@wrong("lookup_clipped", "R-ID-1-clipped")
-def clipped_ids_are_clamped(self, handle, ids, max_norm):
-    """A clipped lookup of an id that is not there gives the nearest row."""
-    inside = np.clip(ids, 0, sum(map(len, handle)) - 1)
-    return Right.lookup_clipped(self, handle, inside, max_norm)
 
 
 @wrong("clipped", "R-LOOKUP-4")
@@ -141,26 +108,6 @@ def sparse_reads_clamp(self, handle, ids):
     return Right.lookup(self, handle, np.clip(ids, 0, sum(map(len, handle)) - 1))
 
 
-@wrong("lookup", "R-LOOKUP-2-axes")
-def ids_of_one_axis_only(self, handle, ids):
-    """Ids without an axis give a row with one."""
-    return Right.lookup(self, handle, np.atleast_1d(ids))
-
-
-@wrong("lookup", "R-LOOKUP-2")
-def no_ids_give_a_row(self, handle, ids):
-    """A lookup without ids loses the shape of a row."""
-    rows = Right.lookup(self, handle, ids)
-    return rows if ids.size else np.zeros((0,), rows.dtype)
-
-
-@wrong("lookup_bags", "R-LOOKUP-2-bags")
-def bags_in_half_precision(self, handle, bags, weights, combiner):
-    """Bags are summed in half precision."""
-    found = Right.lookup_bags(self, handle, bags, weights, combiner)
-    return found.astype(np.float16).astype(found.dtype)
-
-
 @wrong("lookup", "R-LOOKUP-2-memory")
 def consecutive_ids_are_a_view(self, handle, ids):
     """Consecutive ids of one shard are a view of its rows."""
@@ -177,13 +124,6 @@ def sparse_reads_of_a_shard_are_views(self, handle, ids):
     if np.array_equal(ids, np.arange(len(ids))) and len(ids) <= len(handle[0]):
         return handle[0][: len(ids)]
     return Right.sparse_read(self, handle, ids)
-
-
-@wrong("lookup_bags", "R-LOOKUP-2-bags-numbers")
-def weights_in_float16(self, handle, bags, weights, combiner):
-    """Weights are rounded to float16."""
-    rounded = weights and [[float(np.float16(one)) for one in bag] for bag in weights]
-    return Right.lookup_bags(self, handle, bags, rounded, combiner)
 
 
 @wrong("lookup_bags", "R-LOOKUP-2-bags-refused")
@@ -205,6 +145,34 @@ def norms_in_float16(self, rows, max_norm):
     )
     factors = np.minimum(1, max_norm / np.maximum(norms, 1e-300)).astype(np.float16)
     return (rows * factors.astype(rows.dtype)).astype(rows.dtype)
+
+
+change_what_is_given(
+    ("lookup", "R-LOOKUP-2-many", "shards_in_the_order_of_names", "The shards are sorted by their numbers as text.",
+     "handle", lambda handle: [handle[n] for n in sorted(range(len(handle)), key=str)]),
+    ("lookup", "R-ID-1", "ids_in_32_bits", "Ids are cast to int32 before they are checked.",
+     "ids", lambda ids: ids.astype(np.int32)),
+    ("lookup_bags", "R-LOOKUP-2-bags", "repeated_ids_of_a_bag_once",
+     "An id that comes twice in a bag counts once where there are no weights.",
+     "bags", lambda bags, weights: bags if weights else [sorted(set(bag)) for bag in bags]),
+    ("lookup_clipped", "R-ID-1-clipped", "clipped_ids_are_clamped",
+     "A clipped lookup of an id that is not there gives the nearest row.",
+     "ids", lambda handle, ids: np.clip(ids, 0, sum(map(len, handle)) - 1)),
+    ("lookup", "R-LOOKUP-2-axes", "ids_of_one_axis_only", "Ids without an axis give a row with one.",
+     "ids", lambda ids: ids.reshape(ids.shape or 1)),
+    ("lookup_bags", "R-LOOKUP-2-bags-numbers", "weights_in_float16", "Weights are rounded to float16.",
+     "weights", lambda weights: weights and [[float(np.float16(one)) for one in bag] for bag in weights]),
+)  # fmt: skip
+
+change_what_is_found(
+    ("lookup", "R-LOOKUP-2-numbers", "integers_through_floats",
+     "Rows pass through float64, which rounds large integers.",
+     lambda found: found.astype(np.float64).astype(found.dtype) if found.dtype.kind in "iu" else found),
+    ("lookup", "R-LOOKUP-2", "no_ids_give_a_row", "A lookup without ids loses the shape of a row.",
+     lambda found, ids: found if ids.size else np.zeros((0,), found.dtype)),
+    ("lookup_bags", "R-LOOKUP-2-bags", "bags_in_half_precision", "Bags are summed in half precision.",
+     lambda found: found.astype(np.float16).astype(found.dtype)),
+)  # fmt: skip
 
 
 # Written without a look at the rules.
@@ -253,14 +221,6 @@ def empty_bags_are_nan(self, handle, bags, weights, combiner):
     return found
 
 
-@wrong("lookup_bags", "R-LOOKUP-2-bags-numbers")
-def negative_weights_are_ignored(self, handle, bags, weights, combiner):
-    """A weight below zero counts as zero in the sum."""
-    if weights is not None and combiner == "sum":
-        weights = [[max(0.0, w) for w in bag] for bag in weights]
-    return Right.lookup_bags(self, handle, bags, weights, combiner)
-
-
 @wrong("lookup_clipped", "R-LOOKUP-4-range")
 def norms_overflow(self, handle, ids, max_norm):
     """The norm is computed in float32, where squares of large numbers overflow."""
@@ -274,17 +234,17 @@ def norms_overflow(self, handle, ids, max_norm):
         ).astype(rows.dtype)
 
 
-@wrong("sparse_read", "R-READ-1-axes")
-def sparse_reads_are_flat(self, handle, ids):
-    """A sparse read of ids with two axes gives a list of rows."""
-    found = Right.sparse_read(self, handle, ids)
-    return found.reshape(-1, *handle[0].shape[1:])
+change_what_is_given(
+    ("lookup_bags", "R-LOOKUP-2-bags-numbers", "negative_weights_are_ignored",
+     "A weight below zero counts as zero in the sum.",
+     "weights", lambda weights, combiner: [[max(0.0, w) for w in bag] for bag in weights]
+        if weights is not None and combiner == "sum" else weights),
+)  # fmt: skip
 
-
-@wrong("sparse_read", "R-READ-1-numbers")
-def half_precision_reads(self, handle, ids):
-    """A sparse read passes through bfloat16."""
-    found = Right.sparse_read(self, handle, ids)
-    return (
-        found.astype(ml_dtypes.bfloat16).astype(found.dtype) if found.dtype == np.float32 else found
-    )
+change_what_is_found(
+    ("sparse_read", "R-READ-1-axes", "sparse_reads_are_flat",
+     "A sparse read of ids with two axes gives a list of rows.",
+     lambda found, handle: found.reshape(-1, *handle[0].shape[1:])),
+    ("sparse_read", "R-READ-1-numbers", "half_precision_reads", "A sparse read passes through bfloat16.",
+     lambda found: found.astype(ml_dtypes.bfloat16).astype(found.dtype) if found.dtype == np.float32 else found),
+)  # fmt: skip

@@ -99,9 +99,16 @@ class Right(RightMeshes, RightTraining, NumpyAdapter):
 
     def clipped(self, rows: Array, max_norm: float) -> Array:
         """Rows whose norm is at most ``max_norm``."""
+        return (rows * self.factors(self.norms(rows), max_norm)).astype(rows.dtype)
+
+    def norms(self, rows: Array) -> Array:
+        """The norm of each row."""
         axes = tuple(range(1, rows.ndim))
-        norms = np.sqrt((rows.astype(np.float64) ** 2).sum(axis=axes, keepdims=True))
-        return (rows * np.minimum(1, max_norm / np.maximum(norms, 1e-300))).astype(rows.dtype)
+        return np.sqrt((rows.astype(np.float64) ** 2).sum(axis=axes, keepdims=True))
+
+    def factors(self, norms: Array, max_norm: float) -> Array:
+        """The factor of each row."""
+        return np.minimum(1, max_norm / np.maximum(norms, 1e-300))
 
     def lookup_bags(self, handle: Any, bags: Any, weights: Any, combiner: str) -> Array:
         found = np.zeros((len(bags), *handle[0].shape[1:]), handle[0].dtype)

@@ -59,21 +59,10 @@ def negative_ids_from_the_end(self, handle, ids):
     return Right.lookup(self, handle, np.where((ids < 0) & (ids >= -length), ids + length, ids))
 
 
-@wrong("clipped", "R-LOOKUP-4")
-def norm_with_an_epsilon(self, rows, max_norm):
-    """An epsilon beside the norm keeps a clipped row below the limit."""
-    norms = np.sqrt(
-        (rows.astype(np.float64) ** 2).sum(axis=tuple(range(1, rows.ndim)), keepdims=True)
-    )
-    return (rows * np.minimum(1, max_norm / (norms + 1e-5))).astype(rows.dtype)
-
-
 @wrong("clipped", "R-LOOKUP-4-zero")
 def zero_norm_divides(self, rows, max_norm):
     """A row of zeros becomes NaN."""
-    norms = np.sqrt(
-        (rows.astype(np.float64) ** 2).sum(axis=tuple(range(1, rows.ndim)), keepdims=True)
-    )
+    norms = self.norms(rows)
     with np.errstate(all="ignore"):
         return np.where(norms > max_norm, rows * (max_norm / norms), rows / norms * norms).astype(
             rows.dtype
@@ -86,14 +75,6 @@ def ids_of_bags_are_clamped(self, handle, bags, weights, combiner):
     length = sum(map(len, handle))
     inside = [[min(max(i, 0), length - 1) for i in bag] for bag in bags]
     return Right.lookup_bags(self, handle, inside, weights, combiner)
-
-
-@wrong("clipped", "R-LOOKUP-4")
-def norm_along_the_last_axis(self, rows, max_norm):
-    """The norm of a row of several axes is that of its last axis."""
-    axes = rows.ndim - 1 if rows.ndim > 1 else ()
-    norms = np.sqrt((rows.astype(np.float64) ** 2).sum(axis=axes, keepdims=True))
-    return (rows * np.minimum(1, max_norm / np.maximum(norms, 1e-300))).astype(rows.dtype)
 
 
 @wrong("sparse_read", "R-READ-1")
@@ -137,16 +118,6 @@ def missing_weights_are_one(self, handle, bags, weights, combiner):
     return Right.lookup_bags(self, handle, bags, weights, combiner)
 
 
-@wrong("clipped", "R-LOOKUP-4-numbers")
-def norms_in_float16(self, rows, max_norm):
-    """The factor of a row is a number of float16."""
-    norms = np.sqrt(
-        (rows.astype(np.float64) ** 2).sum(axis=tuple(range(1, rows.ndim)), keepdims=True)
-    )
-    factors = np.minimum(1, max_norm / np.maximum(norms, 1e-300)).astype(np.float16)
-    return (rows * factors.astype(rows.dtype)).astype(rows.dtype)
-
-
 change_what_is_given(
     ("lookup", "R-LOOKUP-2-many", "shards_in_the_order_of_names", "The shards are sorted by their numbers as text.",
      "handle", lambda handle: [handle[n] for n in sorted(range(len(handle)), key=str)]),
@@ -165,6 +136,13 @@ change_what_is_given(
 )  # fmt: skip
 
 change_what_is_found(
+    ("factors", "R-LOOKUP-4", "norm_with_an_epsilon", "An epsilon beside the norm keeps a clipped row below the limit.",
+     lambda norms, max_norm: np.minimum(1, max_norm / (norms + 1e-5))),
+    ("norms", "R-LOOKUP-4", "norm_along_the_last_axis", "The norm of a row of several axes is that of its last axis.",
+     lambda self, rows: Right.norms(self, rows.reshape(-1, rows.shape[-1])).reshape(*rows.shape[:-1], 1)
+        if rows.ndim > 1 else abs(rows)),
+    ("factors", "R-LOOKUP-4-numbers", "norms_in_float16", "The factor of a row is a number of float16.",
+     lambda found: found.astype(np.float16)),
     ("lookup", "R-LOOKUP-2-numbers", "integers_through_floats",
      "Rows pass through float64, which rounds large integers.",
      lambda found: found.astype(np.float64).astype(found.dtype) if found.dtype.kind in "iu" else found),

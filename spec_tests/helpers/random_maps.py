@@ -100,8 +100,6 @@ class Shape:
 
 @dataclass(frozen=True)
 class Line:
-    """One rule."""
-
     source: Shape
     target: Shape | None
     is_again: bool = False

@@ -27,7 +27,6 @@ Slice = tuple[str, tuple[int, ...], Array]
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """The dtype of a name in an index."""
     return np.dtype(object if name == "object" else getattr(ml_dtypes, name, name))
 
 
@@ -102,12 +101,10 @@ class Right(RightMeshes, RightTraining, NumpyAdapter):
         return (rows * self.factors(self.norms(rows), max_norm)).astype(rows.dtype)
 
     def norms(self, rows: Array) -> Array:
-        """The norm of each row."""
         axes = tuple(range(1, rows.ndim))
         return np.sqrt((rows.astype(np.float64) ** 2).sum(axis=axes, keepdims=True))
 
     def factors(self, norms: Array, max_norm: float) -> Array:
-        """The factor of each row."""
         return np.minimum(1, max_norm / np.maximum(norms, 1e-300))
 
     def lookup_bags(self, handle: Any, bags: Any, weights: Any, combiner: str) -> Array:
@@ -227,15 +224,12 @@ class Right(RightMeshes, RightTraining, NumpyAdapter):
         Path(path, "index.json").write_bytes(b"%08x" % zlib.crc32(text) + text)
 
     def file_name(self, number: int) -> str:
-        """The name of a data file."""
         return f"data-{number}"
 
     def name_of(self, dtype: np.dtype[Any]) -> str:
-        """The name of a dtype in the index."""
         return str(dtype)
 
     def checksum(self, payload: bytes) -> int:
-        """The checksum of a payload."""
         return zlib.crc32(payload)
 
     def check_slice(self, value: Array, filled: Array, offset: Sequence[int], rows: Array) -> None:

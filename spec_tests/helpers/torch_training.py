@@ -123,7 +123,6 @@ def train(model: Any, optimizer: Any, steps: range) -> list[float]:
 
 
 def state_of(model: Any, optimizer: Any, step: int) -> dict[str, Any]:
-    """Return the state of a run."""
     import torch
     from torch.distributed.checkpoint.state_dict import get_state_dict
 

@@ -117,8 +117,6 @@ _FP8_NOTE = "Files of FP8 blocks are dequantized first."
 
 @dataclass(frozen=True)
 class Family:
-    """A family of decoders."""
-
     about: str
     """What the map converts."""
     models: tuple[str, ...]
@@ -138,7 +136,6 @@ class Family:
     """True if a configuration may have these entries in ``text_config``."""
 
     def entries(self, spellings: str) -> str:
-        """Return the spellings of an entry of the configuration."""
         names = spellings.split("|")
         nested = [f"text_config.{name}" for name in names] if self.is_nested else []
         return "|".join([*nested, *names])

@@ -94,8 +94,6 @@ _HEADS = {"n": "config:num_attention_heads", "g": "config:num_key_value_heads"}
 
 @dataclass(frozen=True)
 class Family:
-    """A family of decoders."""
-
     title: str
     """Its name for people."""
     models: tuple[str, ...]

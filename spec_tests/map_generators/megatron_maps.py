@@ -118,8 +118,6 @@ _HEADS: dict[str, int | str] = {
 
 @dataclass(frozen=True)
 class Family:
-    """The layers of a family."""
-
     title: str
     """Its name for people."""
     layers: list[tuple[str, str]]

@@ -41,7 +41,6 @@ class _Rule:
     memory_fixed: Mapping[str, int] = field(default_factory=dict)
 
     def text(self) -> str:
-        """Return the rule."""
         sides = (
             _side(self.file, self.file_axes, self.file_fixed),
             _side(self.memory, self.memory_axes, self.memory_fixed),

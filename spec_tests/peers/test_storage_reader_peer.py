@@ -36,7 +36,6 @@ SETTINGS = {
 
 
 def load(state: dict[str, Any], path: Any, **options: Any) -> dict[str, Any]:
-    """Load a state in this process."""
     dcp.load(state, storage_reader=face.StorageReader(path, **options), no_dist=True)
     return state
 

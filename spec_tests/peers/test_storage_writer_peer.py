@@ -29,7 +29,6 @@ STATE = {
 
 
 def save(state: dict[str, Any], path: Any, planner: Any = None, **options: Any) -> None:
-    """Save a state in this process."""
     writer = face.StorageWriter(path, **options)
     dcp.save(state, storage_writer=writer, planner=planner, no_dist=True)
 

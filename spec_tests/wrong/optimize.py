@@ -126,7 +126,6 @@ def slots_are_as_new(self, kind, value, num_shards, gradients):
 
 
 def sparse_steps(gradients):
-    """The places of the sparse gradients."""
     return [number for number, each in enumerate(gradients) if isinstance(each, tuple)]
 
 

@@ -29,7 +29,6 @@ class AdapterMutant:
 
     @property
     def name(self) -> str:
-        """The name of the function."""
         return self.function.__name__
 
     @property

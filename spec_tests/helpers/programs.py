@@ -33,7 +33,7 @@ def run_together(
     commands: Sequence[Sequence[object]],
     codes: Container[int] | Mapping[int, int] = (0,),
     *,
-    more: Mapping[str, str] | None = None,
+    more: dict[str, str] | None = None,
 ) -> list[str]:
     """Run the processes of a job at once; return what each has printed.
 

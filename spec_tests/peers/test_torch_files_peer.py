@@ -130,16 +130,3 @@ def test_files_of_ranks_have_the_values_that_torch_spread_over_them(
     for key, value in torch_ranks.values().items():
         assert np.array_equal(loaded[key], value.numpy()), key
     assert loaded["step"] == 7 and sv.verify(tmp_path).ok
-
-
-def test_fsdp_over_tensor_parallelism_and_fsdp1_are_read(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    torch_ranks.save_ranks(tmp_path / "a", 6, torch_ranks.fsdp_over_tensor_parallelism(3, 2))
-    torch_ranks.save_ranks(tmp_path / "b", 2, torch_ranks.fsdp1, "gloo")
-    one = sv.load(tmp_path / "a")
-    two = sv.load(tmp_path / "b", [f"model.{key}" for key in torch_ranks.values()])
-    for key, value in torch_ranks.values().items():
-        assert np.array_equal(one[key], value.numpy()) and np.array_equal(
-            two[f"model.{key}"], value.numpy()
-        )

@@ -101,12 +101,6 @@ def test_a_line_that_the_face_cannot_read_is_an_error(line: str) -> None:
         shardvar._read_stub(line)
 
 
-def test_a_star_import_gives_the_public_names() -> None:
-    names: dict[str, object] = {}
-    exec("from shardvar import *", names)
-    assert set(shardvar.__all__) == names.keys() - {"__builtins__"}
-
-
 def test_what_is_written_names_the_version_that_wrote_it() -> None:
     from shardvar.verbs.save import WRITER
 

@@ -39,7 +39,6 @@ MANUAL = ROOT / "docs" / "shardvar.1"
 
 
 def parsers() -> dict[str, Parser]:
-    """Return the parser of each command."""
     found = next(each for each in make_parser()._actions if isinstance(each, Commands))
     return {name: found.choices[name] for name in COMMANDS}
 
@@ -145,7 +144,6 @@ _ENDING = (
 
 
 def _of_command(parser: Parser) -> Iterator[str]:
-    """Yield the section of a command."""
     yield from (f'.SS "{roff(usage_of(parser))}"', roff(parser.description or ""))
     for title, rows in sections_of(parser):
         if title:
@@ -159,7 +157,6 @@ def _of_command(parser: Parser) -> Iterator[str]:
 
 
 def _of_json() -> Iterator[str]:
-    """Yield the section on JSON."""
     yield ".SH JSON"
     for number, paragraph in enumerate(INTRODUCTION):
         if number:

@@ -12,7 +12,6 @@ docs/howto/save-from-many-processes.md.
 """
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +24,7 @@ import numpy as np
 import shardvar as sv
 from shardvar.storage.posix import LocalReadableFile
 from spec_tests.helpers.documents import ROOT, blocks, read
-from spec_tests.helpers.programs import ENVIRONMENT, command_of
+from spec_tests.helpers.programs import command_of, run_together
 
 PAGE = ROOT / "docs" / "howto" / "save-from-many-processes.md"
 
@@ -41,17 +40,7 @@ def run_job(name: str, folder: Path, count: int) -> list[str]:
     commands = [
         command_of("helpers.framework_jobs", name, folder, rank, count) for rank in range(count)
     ]
-    started = [
-        subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
-        )
-        for command in commands
-    ]
-    ended = [process.communicate(timeout=240) for process in started]
-    assert not any(process.returncode for process in started), [
-        errors[-2000:] for _, errors in ended
-    ]
-    return [printed for printed, _ in ended]
+    return run_together(commands)
 
 
 def torch_model(folder: Path, name: str, rank: int, count: int) -> Any:

@@ -654,21 +654,6 @@ def a_part_has_each_region_of_its_process_once(folder: Path) -> None:
 
 
 @law
-def saved_steps_keep_the_newest_state(folder: Path) -> None:
-    import jax
-
-    import shardvar.jax
-
-    steps = sv.SavedSteps(folder, using=shardvar.jax, keep_last=2)
-    for step in (1, 2, 3):
-        steps.save(step, {"w": jax.numpy.full(3, step), "step": step})
-    assert len([*folder.glob("*.svindex")]) == 2
-    found = steps.restore({"w": jax.numpy.zeros(3, int), "step": 0})
-    assert found.number == 3
-    same(found.loaded, {"w": jax.numpy.full(3, 3), "step": 3})
-
-
-@law
 def a_damaged_byte_is_found(folder: Path) -> None:
     import shardvar.jax
 

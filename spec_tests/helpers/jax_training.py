@@ -14,7 +14,6 @@ both. Several meshes, joined by commas, are one after the other:
 import os
 import re
 import socket
-import subprocess
 import sys
 import traceback
 import warnings
@@ -24,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from spec_tests.helpers.programs import ENVIRONMENT, command_of
+from spec_tests.helpers.programs import command_of, run_together
 
 KILLED = 9
 """The exit code of a process that is killed."""
@@ -49,27 +48,17 @@ def run_training(job: str, folder: Path, count: int, mesh: str) -> list[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         (folder / "coordinator").write_text(f"127.0.0.1:{free.getsockname()[1]}")
-    environment = ENVIRONMENT | {
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-        "JAX_PLATFORMS": "cpu",
-    }
-    started = [
-        subprocess.Popen(
-            command_of("helpers.jax_training", job, folder, rank, count, mesh),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        for rank in range(count)
-    ]
-    ended = [process.communicate(timeout=240) for process in started]
-    codes = [KILLED if job == "faulty" and rank == count - 1 else 0 for rank in range(count)]
-    assert [process.returncode for process in started] == codes, [
-        errors[-3000:] for _, errors in ended
-    ]
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    printed = run_together(
+        [
+            command_of("helpers.jax_training", job, folder, rank, count, mesh)
+            for rank in range(count)
+        ],
+        {count - 1: KILLED} if job == "faulty" else (0,),
+        more={"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+    )
     # Gloo prints to the same place, and in the middle of lines.
-    return ["\n".join(_PRINTED.findall(printed)) for printed, _ in ended]
+    return ["\n".join(_PRINTED.findall(each)) for each in printed]
 
 
 class Run:

@@ -130,7 +130,6 @@ def across(spots: list[Spot]) -> Iterator[tuple[Spot, int]]:
 
 
 def picture() -> str:
-    """The picture as SVG."""
     arrows = reduced(imported())
     order, height = rows(arrows), heights(arrows)
     tall = 2 * MARGIN + ROW * (len(order) - 1) + BOX_HEIGHT

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from shardvar.layout.dtypes import numpy_dtype
 from shardvar.maps.map import Map, fit_map
 from shardvar.maps.plan import MapPlan, View
 from spec_tests.helpers.nearest import nearest
+from spec_tests.helpers.random_maps import Line, shapes
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 
@@ -81,55 +81,13 @@ class Example:
     targets: dict[str, np.ndarray[Any, Any]]
 
 
-@dataclass(frozen=True)
-class _Side:
-    key: list[str]
-    axes: list[list[str]]
-
-    def text(self, prefix: str) -> str:
-        named = "".join(f".{{{name}}}" for name in self.key)
-        axes = [
-            f"({' '.join(axis)})" if len(axis) > 1 else "".join(axis) or "1" for axis in self.axes
-        ]
-        return f"{prefix}{named}[{' '.join(axes)}]"
-
-    def arrays(
-        self, prefix: str, full: np.ndarray[Any, Any], names: list[str]
-    ) -> dict[str, np.ndarray[Any, Any]]:
-        """The tensors of this side, of which ``full`` has all elements, an axis for each name."""
-        from einops import rearrange
-
-        axes = [f"({' '.join(axis)})" if axis else "1" for axis in self.axes]
-        pattern = f"{' '.join(names)} -> {' '.join([*self.key, *axes])}"
-        moved = rearrange(full, pattern)
-        found = {}
-        for at in product(*(range(extent) for extent in moved.shape[: len(self.key)])):
-            found[prefix + "".join(f".{number}" for number in at)] = np.array(moved[at], order="C")
-        return found
-
-
-@st.composite
-def _sides(draw: st.DrawFn, names: list[str]) -> _Side:
-    order = draw(st.permutations(names))
-    in_key = draw(st.integers(0, min(2, len(names))))
-    axes: list[list[str]] = []
-    for name in order[in_key:]:
-        if axes and draw(st.booleans()):
-            axes[-1].append(name)
-        else:
-            if draw(st.integers(0, 9)) == 0:
-                axes.append([])
-            axes.append([name])
-    return _Side(order[:in_key], axes)
-
-
 @st.composite
 def examples(draw: st.DrawFn) -> Example:
     """Rules that move elements: up to six indices, in keys and in axes, grouped in any way."""
-    names = list("abcdef")[: draw(st.integers(1, 6))]
-    sizes = {name: draw(st.integers(1, 4)) for name in names}
+    sizes = {f"{each}0": draw(st.integers(1, 4)) for each in "abcdef"[: draw(st.integers(1, 6))]}
     dtype = draw(st.sampled_from(["int8", "float16", "float32", "int64", "complex128"]))
-    full = np.arange(np.prod([*sizes.values()])).astype(dtype).reshape([*sizes.values()])
-    source, target = draw(_sides(names)), draw(_sides(names))
-    rule = f"{source.text('x')} -> {target.text('y')}"
-    return Example(rule, sizes, source.arrays("x", full, names), target.arrays("y", full, names))
+    names, full = list(sizes), np.arange(np.prod([*sizes.values()])).astype(dtype)
+    full = full.reshape([*sizes.values()])
+    source, target = (draw(shapes(each, sizes, plain=True)) for each in "xy")
+    sides = source.cut(full, names), target.cut(full, names)
+    return Example(Line(source, target).text(), sizes, *sides)

@@ -27,7 +27,7 @@ DENSE_FIRST = ("deepseek-v3", "glm4-moe")
 """Families whose first layers may be dense."""
 
 
-def hugging_face(family: str, num_dense: int = 0) -> Arrays:
+def hugging_face(family: str, num_dense: int = 0, hidden: int = HIDDEN) -> Arrays:
     """Return the files of a tiny model with random values."""
     rng = np.random.default_rng(7)
     shapes: dict[str, tuple[int, ...]] = {
@@ -43,7 +43,9 @@ def hugging_face(family: str, num_dense: int = 0) -> Arrays:
             norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
         each |= {f"{norm}.weight": (HIDDEN,) for norm in norms}
         shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in each.items()}
-    return {key: rng.normal(size=shape).astype(np.float32) for key, shape in shapes.items()}
+    # No other extent is as large as the hidden size.
+    sizes = {key: [{HIDDEN: hidden}.get(n, n) for n in shape] for key, shape in shapes.items()}
+    return {key: rng.normal(size=size).astype(np.float32) for key, size in sizes.items()}
 
 
 def _attention(family: str) -> dict[str, tuple[int, ...]]:

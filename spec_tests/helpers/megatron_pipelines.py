@@ -121,7 +121,6 @@ def stages_of(row: Any) -> Stages | None:
 
 
 def record() -> dict[str, Any]:
-    """Return the table."""
     numbers: dict[str, list[Any]] = {}
     for layers, stages, arguments in small_numbers():
         rows = numbers.setdefault(json.dumps(arguments), [])

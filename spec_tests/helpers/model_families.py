@@ -3,96 +3,42 @@
 A head has 8 elements or more, because with 4 rotary halves and pairs are in one order.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from spec_tests.helpers.megatron_checkpoints import (
+    EXPERTS,
+    GROUPS,
+    HEAD,
+    HEADS,
+    LAYERS,
+    VOCABULARY,
+    WIDTH,
+    hugging_face,
+)
+
 Arrays = dict[str, np.ndarray[Any, Any]]
 
-D, H, G, h, F, V, L, E = 48, 6, 2, 8, 20, 37, 3, 11
+D, H, G, h, F, V, L, E = 48, HEADS, GROUPS, HEAD, WIDTH, VOCABULARY, LAYERS, EXPERTS
 """Hidden size, heads, key/value heads, size of a head, width, vocabulary, layers, experts."""
-NOPE = 10
-"""Rows of a head's key without a position, of DeepSeek-V3; its value has 8."""
 CONFIG = {
-    "qk_nope_head_dim": NOPE,
     "hidden_size": D,
     "num_attention_heads": H,
     "num_key_value_heads": G,
     "num_hidden_layers": L,
 }
 
+llama, qwen3, qwen3_moe, mixtral, gemma3 = (
+    partial(hugging_face, family, hidden=D)
+    for family in ("llama", "qwen3", "qwen3-moe", "mixtral", "gemma3")
+)
 
-def _arrays(shapes: dict[str, tuple[int, ...]], seed: int = 0) -> Arrays:
-    rng = np.random.default_rng(seed)
+
+def _arrays(shapes: dict[str, tuple[int, ...]]) -> Arrays:
+    rng = np.random.default_rng(0)
     return {key: rng.normal(size=shape).astype(np.float32) for key, shape in shapes.items()}
-
-
-def _decoder(mlp: dict[str, tuple[int, ...]], more: dict[str, tuple[int, ...]]) -> Arrays:
-    """A decoder: attention with grouped queries, an MLP and ``more`` in each layer."""
-    layer = {
-        "input_layernorm.weight": (D,),
-        "post_attention_layernorm.weight": (D,),
-        "self_attn.q_proj.weight": (H * h, D),
-        "self_attn.k_proj.weight": (G * h, D),
-        "self_attn.v_proj.weight": (G * h, D),
-        "self_attn.o_proj.weight": (D, H * h),
-        **mlp,
-        **more,
-    }
-    shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (V, D),
-        "model.norm.weight": (D,),
-        "lm_head.weight": (V, D),
-    }
-    for number in range(L):
-        shapes |= {f"model.layers.{number}.{key}": shape for key, shape in layer.items()}
-    return _arrays(shapes)
-
-
-_MLP: dict[str, tuple[int, ...]] = {
-    "mlp.gate_proj.weight": (F, D),
-    "mlp.up_proj.weight": (F, D),
-    "mlp.down_proj.weight": (D, F),
-}
-_NORMS: dict[str, tuple[int, ...]] = {
-    "self_attn.q_norm.weight": (h,),
-    "self_attn.k_norm.weight": (h,),
-}
-
-
-def _experts(prefix: str, names: str) -> dict[str, tuple[int, ...]]:
-    gate, up, down = names.split()
-    shapes: dict[str, tuple[int, ...]] = {f"{prefix}.gate.weight": (E, D)}
-    for number in range(E):
-        shapes |= {
-            f"{prefix}.experts.{number}.{gate}.weight": (F, D),
-            f"{prefix}.experts.{number}.{up}.weight": (F, D),
-            f"{prefix}.experts.{number}.{down}.weight": (D, F),
-        }
-    return shapes
-
-
-def llama() -> Arrays:
-    return _decoder(_MLP, {})
-
-
-def qwen3() -> Arrays:
-    return _decoder(_MLP, _NORMS)
-
-
-def qwen3_moe() -> Arrays:
-    return _decoder(_experts("mlp", "gate_proj up_proj down_proj"), _NORMS)
-
-
-def mixtral() -> Arrays:
-    return _decoder(_experts("block_sparse_moe", "w1 w3 w2"), {})
-
-
-def gemma3() -> Arrays:
-    names = ("pre_feedforward_layernorm.weight", "post_feedforward_layernorm.weight")
-    found = _decoder(_MLP, {**_NORMS, **dict.fromkeys(names, (D,))})
-    del found["lm_head.weight"]
-    return found
 
 
 def gpt2() -> Arrays:
@@ -165,31 +111,3 @@ def gpt_neox() -> Arrays:
         shapes[f"{at}mlp.dense_h_to_4h.bias"] = (F,)
         shapes[f"{at}input_layernorm.weight"] = (D,)
     return _arrays(shapes)
-
-
-def deepseek_v3() -> Arrays:
-    dense = {"mlp.gate_proj.weight", "mlp.up_proj.weight", "mlp.down_proj.weight"}
-    experts = _experts("mlp", "gate_proj up_proj down_proj")
-    experts["mlp.gate.e_score_correction_bias"] = (E,)
-    for name in ("gate_proj", "up_proj"):
-        experts[f"mlp.shared_experts.{name}.weight"] = (2 * F, D)
-    experts["mlp.shared_experts.down_proj.weight"] = (D, 2 * F)
-    attention: dict[str, tuple[int, ...]] = {
-        "self_attn.q_a_proj.weight": (14, D),
-        "self_attn.q_a_layernorm.weight": (14,),
-        "self_attn.q_b_proj.weight": (H * 12, 14),
-        "self_attn.kv_a_proj_with_mqa.weight": (13, D),
-        "self_attn.kv_a_layernorm.weight": (9,),
-        "self_attn.kv_b_proj.weight": (H * (NOPE + 8), 9),
-    }
-    found = _decoder(_MLP, {**attention, **experts})
-    for key in [*found]:
-        number, _, name = key.removeprefix("model.layers.").partition(".")
-        is_plain = name in ("self_attn.q_proj.weight", "self_attn.k_proj.weight")
-        # One dense layer, then layers of experts.
-        is_other = number.isdigit() and (
-            name in dense if int(number) else name.startswith("mlp.") and name not in dense
-        )
-        if is_plain or is_other or name == "self_attn.v_proj.weight":
-            del found[key]
-    return found

@@ -31,17 +31,14 @@ def path_of(name: str) -> Path:
 
 @cache
 def stored_cells(name: str) -> tuple[Cell, ...]:
-    """Return the cells of a notebook as it is stored."""
     return tuple(json.loads(path_of(name).read_text(encoding="utf-8"))["cells"])
 
 
 def source(cell: Cell) -> str:
-    """Return the text of a cell."""
     return "".join(cell["source"])
 
 
 def tags(cell: Cell) -> list[str]:
-    """Return the tags of a cell."""
     return list(cell["metadata"].get("tags", ()))
 
 

@@ -31,7 +31,6 @@ DTYPES = {
 
 
 def safetensors_bytes(tensors: Tensors, metadata: Mapping[str, str] | None = None) -> bytes:
-    """Return one file of safetensors."""
     header: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
     at, data = 0, b""
     for key, array in tensors.items():
@@ -48,7 +47,6 @@ def safetensors_bytes(tensors: Tensors, metadata: Mapping[str, str] | None = Non
 
 
 def raw(array: Any) -> Any:
-    """Return the bytes of an array."""
     return np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
 
 

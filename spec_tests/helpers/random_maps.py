@@ -7,6 +7,7 @@ from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
+from einops import rearrange
 from hypothesis import strategies as st
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -87,21 +88,19 @@ class Shape:
         return tuple(int(np.prod([self.full[n] for n in axis], initial=1)) for axis in self.axes)
 
     def cut(self, full: np.ndarray[Any, Any], names: Sequence[str]) -> Arrays:
-        """The tensors of this side of an array with an axis for each name."""
-        order = [*self.in_key(), *self.in_axes()]
-        moved = full.transpose([names.index(name) for name in order])
-        depth, found = len(self.in_key()), Arrays()
-        for at in np.ndindex(*moved.shape[:depth]):
-            key = self.key(dict(zip(order[:depth], at, strict=True)))
+        """The tensors of this side of an array with an axis for each name, by einops."""
+        in_key, found = self.in_key(), Arrays()
+        axes = [f"({' '.join(axis)})" if axis else "1" for axis in self.axes]
+        moved = rearrange(np.asarray(full), f"{' '.join(names)} -> {' '.join([*in_key, *axes])}")
+        for at in np.ndindex(*moved.shape[: len(in_key)]):
+            key = self.key(dict(zip(in_key, at, strict=True)))
             assert key is not None
-            found[key] = np.array(moved[at], order="C").reshape(self.shape())
+            found[key] = np.array(moved[at], order="C")
         return found
 
 
 @dataclass(frozen=True)
 class Line:
-    """One rule."""
-
     source: Shape
     target: Shape | None
     is_again: bool = False

@@ -86,7 +86,6 @@ class End:
     """The place of ``...`` among the axes."""
 
     def written(self) -> str:
-        """Return it as a rule has it."""
         shape = self.shape
         if self.hidden is not None:
             axes = [*shape.axes[: self.at], ("...",), *shape.axes[self.at + len(self.hidden) :]]
@@ -98,7 +97,6 @@ class End:
         return text if self.rank is None else f"{{{self.rank}}}/{text}"
 
     def tensors(self, full: Array, names: Sequence[str], text: str = "") -> Arrays:
-        """Return its tensors of an array with an axis for each name."""
         shape = self.shape
         if self.text:
             shape = replace(shape, prefix=f"{shape.prefix}.{text}")

@@ -27,7 +27,6 @@ Slice = tuple[str, tuple[int, ...], Array]
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """The dtype of a name in an index."""
     return np.dtype(object if name == "object" else getattr(ml_dtypes, name, name))
 
 
@@ -99,9 +98,14 @@ class Right(RightMeshes, RightTraining, NumpyAdapter):
 
     def clipped(self, rows: Array, max_norm: float) -> Array:
         """Rows whose norm is at most ``max_norm``."""
+        return (rows * self.factors(self.norms(rows), max_norm)).astype(rows.dtype)
+
+    def norms(self, rows: Array) -> Array:
         axes = tuple(range(1, rows.ndim))
-        norms = np.sqrt((rows.astype(np.float64) ** 2).sum(axis=axes, keepdims=True))
-        return (rows * np.minimum(1, max_norm / np.maximum(norms, 1e-300))).astype(rows.dtype)
+        return np.sqrt((rows.astype(np.float64) ** 2).sum(axis=axes, keepdims=True))
+
+    def factors(self, norms: Array, max_norm: float) -> Array:
+        return np.minimum(1, max_norm / np.maximum(norms, 1e-300))
 
     def lookup_bags(self, handle: Any, bags: Any, weights: Any, combiner: str) -> Array:
         found = np.zeros((len(bags), *handle[0].shape[1:]), handle[0].dtype)
@@ -220,15 +224,12 @@ class Right(RightMeshes, RightTraining, NumpyAdapter):
         Path(path, "index.json").write_bytes(b"%08x" % zlib.crc32(text) + text)
 
     def file_name(self, number: int) -> str:
-        """The name of a data file."""
         return f"data-{number}"
 
     def name_of(self, dtype: np.dtype[Any]) -> str:
-        """The name of a dtype in the index."""
         return str(dtype)
 
     def checksum(self, payload: bytes) -> int:
-        """The checksum of a payload."""
         return zlib.crc32(payload)
 
     def check_slice(self, value: Array, filled: Array, offset: Sequence[int], rows: Array) -> None:

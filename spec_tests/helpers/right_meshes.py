@@ -96,7 +96,6 @@ class RightMeshes:
         return self.mesh_move(value, mesh, source, target)
 
     def combined(self, terms: Sequence[Array], op: str) -> Array:
-        """The reduction of terms."""
         reduce = {"sum": np.sum, "avg": np.mean, "min": np.min, "max": np.max}[op]
         combined = np.asarray(reduce(np.stack(terms), axis=0))
         # A mean of integers keeps its fraction.

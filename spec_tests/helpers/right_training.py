@@ -148,11 +148,9 @@ class RightTraining:
         return self.create_uneven(value, layout)
 
     def variable_key(self, key: str) -> str:
-        """The key of a variable in the checkpoint."""
         return f"variables/{key}"
 
     def slot_key(self, key: str, name: str) -> str:
-        """The key of a slot in the checkpoint."""
         return f"slots/{name}/{key}"
 
     def saved_slots(self, slots: Sequence[Slots]) -> dict[str, list[Array]]:
@@ -160,7 +158,6 @@ class RightTraining:
         return self.by_name(slots)
 
     def joined_slot(self, parts: Sequence[Array]) -> Array:
-        """The slots of all shards as one array."""
         return np.concatenate(parts)
 
     def steps_after(self, gradients: Sequence[Any]) -> int:

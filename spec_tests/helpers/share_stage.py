@@ -28,8 +28,6 @@ PATIENCE = 8
 
 @dataclass(eq=False)
 class Actor:
-    """One process."""
-
     save: Callable[[], Any]
     outcome: str = ""
     is_dead: bool = False

@@ -67,7 +67,6 @@ class Divided:
 
     @property
     def rows(self) -> tuple[int, int]:
-        """The rows of this process."""
         return sv.div(ROWS, self.count)[self.process]
 
     def processes(self) -> tuple[int, int]:
@@ -142,7 +141,6 @@ def end_job(started: "list[subprocess.Popen[str]]") -> list[list[list[Any]]]:
 
 
 def run_job(folder: Path, count: int, **settings: Any) -> list[list[list[Any]]]:
-    """Run a job to its end."""
     return end_job(start_job(folder, count, settings))
 
 

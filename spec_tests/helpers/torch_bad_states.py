@@ -80,7 +80,6 @@ def told(name: str, call: Callable[[], Any]) -> None:
 
 
 def save(folder: Path, state: dict[str, Any], run: str, **options: Any) -> str:
-    """Save a state."""
     import shardvar.torch
 
     saved = shardvar.torch.save(folder / "ck", state, run=run, **{"timeout": 60.0, **options})

@@ -4,8 +4,10 @@
 model is divided over the processes (``divided``):
 
     write    train, and save the state with ``dcp.save``: with torch's writer in FOLDER/dcp, with shardvar's in
-             FOLDER/torch and FOLDER/native; save the whole state in FOLDER/whole.pt
-    read     load each of FOLDER/read.json, a list of paths, and compare it with the whole state
+             FOLDER/torch and FOLDER/native; save the whole state in FOLDER/whole.pt, and it with objects of many
+             kinds in FOLDER/objects
+    read     load each of FOLDER/read.json, a list of paths, and compare it with the whole state; a path that ends in
+             -back by torch's own reader, with the objects
     keep     train, save with ``shardvar.torch.save`` in FOLDER/ck and as torch's format in FOLDER/folder, and with
              ``dcp.save`` in FOLDER/dcp, train on, and print the losses
     meshes   for each KIND, train, save in the background, and train on; load each of these with each KIND, compare it
@@ -16,16 +18,20 @@ model is divided over the processes (``divided``):
              killed, before it writes its share or after, as FOLDER/kill.json says
 """
 
+import argparse
 import json
+import math
 import os
-import subprocess
 import sys
 import traceback
 import warnings
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
-from spec_tests.helpers.programs import ENVIRONMENT, command_of
+import numpy as np
+
+from spec_tests.helpers.programs import command_of, run_together
 
 KILLED = 9
 """The exit code of a process that is killed."""
@@ -37,22 +43,20 @@ def run_training(job: str, folder: Path, count: int, kind: str) -> list[str]:
     """Run all processes of a job at once; return what each has printed."""
     for left in folder.glob("meeting-*"):
         left.unlink()
-    started = [
-        subprocess.Popen(
-            command_of("helpers.torch_training", job, folder, rank, count, kind),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=ENVIRONMENT,
-        )
+    commands = [
+        command_of("helpers.torch_training", job, folder, rank, count, kind)
         for rank in range(count)
     ]
-    ended = [process.communicate(timeout=240) for process in started]
-    codes = [KILLED if job == "killed" and rank == count - 1 else 0 for rank in range(count)]
-    assert [process.returncode for process in started] == codes, [
-        errors[-3000:] for _, errors in ended
-    ]
-    return [printed for printed, _ in ended]
+    return run_together(commands, {count - 1: KILLED} if job == "killed" else (0,))
+
+
+class Other:
+    """An object of a class that is not plain."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Other)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def divided(kind: str, count: int) -> Any:
@@ -119,13 +123,27 @@ def train(model: Any, optimizer: Any, steps: range) -> list[float]:
 
 
 def state_of(model: Any, optimizer: Any, step: int) -> dict[str, Any]:
-    """Return the state of a run."""
     import torch
     from torch.distributed.checkpoint.state_dict import get_state_dict
 
     of_model, of_optimizer = get_state_dict(model, optimizer)
     about = {"step": step, "name": "a run", "rng": torch.get_rng_state(), "shape": torch.Size([2])}
     return {"model": of_model, "optim": of_optimizer, "run": about}
+
+
+def objects() -> dict[str, Any]:
+    """Return values of every kind that is no tensor."""
+    import torch
+
+    return {
+        "name": "naïve \u2713", "nothing": None, "flag": True, "raw": b"\x00\xff", "big": -(3**500),
+        "inf": math.inf, "nan": math.nan, "small": 5e-324, "lr": np.float64(0.1), "step": np.int64(7),
+        "half": np.float16(0.5), "yes": np.bool_(True), "betas": (0.9, 0.999), "sizes": torch.Size([3, 4]),
+        "args": argparse.Namespace(lr=0.1, layers=[1, 2], nested={"a": (1,)}),
+        "dtype": torch.bfloat16, "device": torch.device("cuda", 3), "set": {1}, "z": 1 + 2j,
+        "list": [1, [2.5, "x"]],
+        "ordered": (OrderedDict([("b", 1), ("a", (2,))]),), "array": bytearray(b"ab"),
+    }  # fmt: skip
 
 
 def whole_of(value: Any) -> Any:
@@ -178,6 +196,7 @@ def write(folder: Path, model: Any, rank: int) -> None:
     dcp.save(state, checkpoint_id=folder / "dcp")
     dcp.save(state, storage_writer=StorageWriter(folder / "torch"))
     dcp.save(state, storage_writer=StorageWriter(folder / "native", format="shardvar"))
+    dcp.save({**state, "objects": objects()}, checkpoint_id=folder / "objects")
     whole = whole_of(state)
     if rank == 0:
         torch.save(whole, folder / "whole.pt")
@@ -193,9 +212,18 @@ def read(folder: Path, model: Any) -> None:
     whole = torch.load(folder / "whole.pt")
     state = state_of(model, optimizer_of(model), 0)
     for path in json.loads((folder / "read.json").read_text()):
-        found = emptied(state)
-        dcp.load(found, storage_reader=shardvar.torch.StorageReader(path))
+        found, kept = emptied(state), dict.fromkeys(objects())
+        if path.endswith("-back"):
+            dcp.load({**found, "objects": kept}, checkpoint_id=path)
+            assert str([*map(shown, kept.items())]) == str([*map(shown, objects().items())]), path
+        else:
+            dcp.load(found, storage_reader=shardvar.torch.StorageReader(path))
         assert differences(whole_of(found), whole) == [], path
+
+
+def shown(item: tuple[str, Any]) -> Any:
+    """Return a name, and a value with its type, in which NaN is NaN."""
+    return item[0], repr(item[1]), type(item[1])
 
 
 def keep(folder: Path, model: Any, rank: int) -> None:

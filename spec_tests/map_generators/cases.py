@@ -68,7 +68,6 @@ def _limited() -> Iterator[None]:
 
 
 def config_of(case: Case) -> Any:
-    """Return the configuration of a case."""
     from transformers import CONFIG_MAPPING
 
     config = CONFIG_MAPPING[case.family]()
@@ -98,7 +97,6 @@ def _fewer_experts(config: Any) -> None:
 
 
 def build(case: Case, device: str = "meta") -> Any:
-    """Return the model of a case."""
     import torch
     import transformers
     from transformers.initialization import no_init_weights

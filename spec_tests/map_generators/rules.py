@@ -5,6 +5,7 @@ join       rules that differ in one word become one rule with words
 shorten    rules that rename all keys with one beginning become one rule, with a text
 """
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,7 +41,6 @@ class _Rule:
     memory_fixed: Mapping[str, int] = field(default_factory=dict)
 
     def text(self) -> str:
-        """Return the rule."""
         sides = (
             _side(self.file, self.file_axes, self.file_fixed),
             _side(self.memory, self.memory_axes, self.memory_fixed),
@@ -280,3 +280,28 @@ def _may_begin(key: Sequence[str], beginning: Sequence[str]) -> bool:
     return len(key) > len(beginning) and all(
         a == b or "{" in a or "{" in b for a, b in zip(key, beginning, strict=False)
     )
+
+
+def map_file(
+    comments: Iterable[str],
+    about: str,
+    models: Sequence[str],
+    rules: Iterable[str],
+    *more: str,
+    **tables: Mapping[str, object],
+) -> str:
+    """Return the file of a map; ``more`` are lines before its rules."""
+    lines = [
+        *(f"# {comment}".rstrip() for comment in comments),
+        f"about = {json.dumps(about)}",
+        f"models = {json.dumps(models)}",
+        *more,
+        "rules = [",
+        *(f"    {json.dumps(rule)}," for rule in rules),
+        "]",
+    ]
+    for title, rows in tables.items():
+        if rows:
+            lines += ["", f"[{title}]"]
+            lines += [f"{name} = {json.dumps(value)}" for name, value in rows.items()]
+    return "\n".join(lines) + "\n"

@@ -28,7 +28,7 @@ from shardvar.maps.map import Map, fit_map
 from spec_tests.helpers.map_arrays import map_arrays
 from spec_tests.map_generators.cases import Case, build, classes, settings_of
 from spec_tests.map_generators.moves import Unsupported
-from spec_tests.map_generators.rules import Link, rules_of
+from spec_tests.map_generators.rules import Link, map_file, rules_of
 from spec_tests.map_generators.tiny_models import conversions, num_elements
 from spec_tests.map_generators.transformers_tables import links_of
 
@@ -40,7 +40,7 @@ UNCHANGED = "unchanged"
 """The map of all families whose files have the names of memory."""
 _MOST_ELEMENTS, _SECONDS = 1_000_000, 60
 """Parameters of a model whose values are compared, and the time for all models of a family."""
-_QUANTISED = '"quantization_config.quant_method" = ["none", "fp8"]'
+_QUANTISED = {'"quantization_config.quant_method"': ["none", "fp8"]}
 """Tensors of other methods have no rules: they would pass where numbers are stacked."""
 _STACKED = re.compile(r"(.*)\.weight\[o i\] -> (.*)\[(e o i|e \(s o\) i)\]")
 
@@ -363,27 +363,23 @@ def text_of(made: Sequence[Made], version: str) -> str:
     counts = [sum(column) for column in zip(*(each.counts for each in made), strict=True)]
     families = [*dict.fromkeys(each.family for each in made)]
     more = f" and {len(families) - 3} more" if len(families) > 3 else ""
-    about = f"{', '.join(families[:3])}{more}: from Hugging Face files to the names and shapes"
-    lines = [
-        f"# Generated from the tables of transformers {version}"
-        " (conversion_mapping.py); do not edit.",
-        f"# Tried: {counts[0]} classes of models, {counts[1]} settings of their configurations.",
-        f"# Proven: keys and shapes of {counts[2]} models, values of {counts[3]} small ones, both ways.",
-        "# From: the files that save_pretrained writes. Those on the Hub have the same names.",
-        "# To:   the state_dict() of the model, and the checkpoints of trainers that save it.",
-        "# Nothing makes an output layer that is tied to the embedding: the model ties it again.",
-        f'about = "{about} that transformers 5 holds in memory."',
-        f"models = {json.dumps(sorted(model for each in made for model in each.models))}",
-        "rules = [",
-        *(f'    "{rule}",' for rule in made[0].rules),
-        "]",
-    ]
-    if any("[" in rule for rule in made[0].rules):
-        lines += ["", "[requires]", _QUANTISED]
-    if made[0].sizes:
-        lines += ["", "[sizes]"]
-        lines += [f"{name} = {json.dumps(size)}" for name, size in made[0].sizes.items()]
-    return "\n".join(lines) + "\n"
+    is_blocked = any("[" in rule for rule in made[0].rules)
+    return map_file(
+        [
+            f"Generated from the tables of transformers {version} (conversion_mapping.py); do not edit.",
+            f"Tried: {counts[0]} classes of models, {counts[1]} settings of their configurations.",
+            f"Proven: keys and shapes of {counts[2]} models, values of {counts[3]} small ones, both ways.",
+            "From: the files that save_pretrained writes. Those on the Hub have the same names.",
+            "To:   the state_dict() of the model, and the checkpoints of trainers that save it.",
+            "Nothing makes an output layer that is tied to the embedding: the model ties it again.",
+        ],
+        f"{', '.join(families[:3])}{more}: from Hugging Face files to the names and shapes that "
+        "transformers 5 holds in memory.",
+        sorted(model for each in made for model in each.models),
+        made[0].rules,
+        requires=_QUANTISED if is_blocked else {},
+        sizes=made[0].sizes,
+    )
 
 
 def table_names() -> list[str]:

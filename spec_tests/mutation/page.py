@@ -43,7 +43,6 @@ These layers and files are not sampled:
 
 
 def render(found: dict[str, LayerResults], judgements: dict[tuple[str, str, str], str]) -> str:
-    """Return the page."""
     return (
         "\n".join(
             [_head(), *_table(found, judgements), "", *_survivors(found, judgements)]

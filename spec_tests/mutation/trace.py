@@ -43,7 +43,6 @@ class Trace:
     has none."""
 
     def add(self, path: Path) -> None:
-        """Add a record."""
         record = json.loads(path.read_text(encoding="utf-8"))
         names = list(record["seconds"])
         good = {

@@ -51,7 +51,6 @@ class Copy:
     _times: "count[int]" = field(default_factory=lambda: count(1_000_000_000))
 
     def open(self) -> "Copy":
-        """Copy the files."""
         for name in _COPIED:
             if (ROOT / name).is_dir():
                 shutil.copytree(

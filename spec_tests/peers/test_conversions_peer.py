@@ -7,7 +7,6 @@ give the same bits; another library adds in another order, and gives nearly the 
 
 import json
 import shlex
-import subprocess
 import sys
 from collections import OrderedDict
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 import shardvar as sv
 from shardvar.planning.policies import BalancedPolicy
 from spec_tests.helpers.documents import ROOT, read, run_command
+from spec_tests.helpers.programs import run_together
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -126,13 +126,7 @@ def test_a_llama_of_two_ranks_becomes_a_folder_of_hugging_face_and_goes_back(
     places = [str(tmp_path / name) for name in ("whole.pt", "run/step-100", "meeting")]
     Path("run").mkdir()
     command = [sys.executable, "-W", "ignore", "-c", RANK]
-    ranks = [
-        subprocess.Popen([*command, str(rank), *places], stderr=subprocess.PIPE)
-        for rank in range(2)
-    ]
-    for rank in ranks:
-        _, told = rank.communicate()
-        assert rank.returncode == 0, told.decode()
+    run_together([[*command, rank, *places] for rank in range(2)])
     run_of("pytorch-to-hugging-face", "hf/model.safetensors")
     before = logits_of(model)
     # Loaded, since ``bfloat16()`` also rounds the frequencies of positions, which a loaded model

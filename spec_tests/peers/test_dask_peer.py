@@ -15,7 +15,6 @@ import pytest
 
 import shardvar as sv
 from shardvar.cli import main
-from shardvar.errors import ShardvarError
 from shardvar.planning.policies import BalancedPolicy
 
 distributed = pytest.importorskip("distributed")
@@ -72,24 +71,6 @@ def test_a_worker_that_is_killed_loses_nothing(source: Path, tmp_path: Path, clu
     assert len(done) == report.num_files == 12
     assert sv.diff(source, tmp_path / "out").equal
     assert not list(tmp_path.glob("*.done"))
-
-
-def kinds_of_errors(root: type[ShardvarError] = ShardvarError) -> Iterator[type[ShardvarError]]:
-    yield root
-    for kind in root.__subclasses__():
-        yield from kinds_of_errors(kind)
-
-
-def test_every_error_arrives_with_its_class_and_words() -> None:
-    """As Dask sends it: by tblib and its own message."""
-    for kind in kinds_of_errors():
-        try:
-            raise kind("'w' is 3.", "Give 4.").in_file("m") from OSError(2, "no", "m")
-        except ShardvarError as error:
-            message = distributed.core.error_message(error)
-            sent = distributed.protocol.loads(distributed.protocol.dumps(message))
-        _, found, _ = distributed.core.clean_exception(**sent)
-        assert type(found) is kind and str(found) == "'w' is 3. Give 4." and found.file == "m"
 
 
 def test_the_command_ends_when_the_scheduler_dies(source: Path, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -19,13 +18,10 @@ from shardvar.layout.meshes import (
     from_rank_offsets,
     megatron,
     named_sharding,
-    pipeline_layers,
-    replica_id,
     sharded_tensor,
     vocabulary_range,
 )
 from shardvar.layout.meshes.layout import Mesh
-from spec_tests.helpers.megatron_pipelines import layers_there, text_there
 
 SEED = 20250817
 CASES = 200
@@ -185,19 +181,6 @@ def test_flat_tensors_are_refused_by_both(mapping: Any) -> None:
             call()
 
 
-def test_the_main_replica_is_the_one_that_megatron_saves(mapping: Any, fake_world: None) -> None:
-    """Its ids for tensors that tensor parallelism cuts and keeps whole, on meshes of every kind of
-    axis."""
-    for shape in product((1, 2), (1, 3), (1, 2), (1, 2)):
-        mesh = Mesh(shape, ("pp", "dp", "cp", "tp"))
-        for device in range(mesh.size):
-            for parallel in ("column", "row", None):
-                ours = replica_id(mesh, device, parallel)  # type: ignore[arg-type]  # the words of Parallel
-                theirs = tensor_of(mesh, device, (4, 6), parallel).replica_id
-                assert ours == theirs
-                assert mapping.is_main_replica(theirs) == (ours == (0, 0, 0))
-
-
 def tensor_of(mesh: Mesh, device: int, shape: Any, parallel: str | None, front: Any = ()) -> Any:
     """Return Megatron's ShardedTensor of a rank, for a tensor of its full shape without the axes in
     front."""
@@ -252,29 +235,6 @@ def test_random_tensors_of_layers_and_experts_lie_where_megatron_puts_them(
             assert {tuple(tensor.global_shape) for tensor in tensors} == {layout.shape}
 
 
-def test_experts_are_numbered_by_their_group_and_then_in_it(mapping: Any, fake_world: None) -> None:
-    """The offsets of SequentialMLP: the number of the expert group times its experts, and the
-    number in it."""
-    for ep, local, layers in product((1, 2, 4), (1, 2), (1, 3)):
-        mesh = Mesh((1, 1, ep, 1), ("pp", "expert_dp", "ep", "expert_tp"))
-        layout = megatron((layers, ep * local, 4, 6), mesh, layers=True, experts=True)
-        plain = Mesh((1, 1, 1, 1), ("pp", "dp", "cp", "tp"))
-        for group in range(ep):
-            tensors = [
-                tensor_of(
-                    plain,
-                    0,
-                    (4, 6),
-                    None,
-                    [(0, layer, layers), (1, group * local + number, ep * local)],
-                )
-                for layer, number in product(range(layers), range(local))
-            ]
-            assert [(each.offset, each.shape) for each in layout.regions(group)] == [
-                *map(region_of, tensors)
-            ]
-
-
 def test_fsdp_over_tensor_parallelism_cuts_tensor_parallel_first(
     mapping: Any, fake_world: None
 ) -> None:
@@ -310,84 +270,3 @@ def test_words_are_divided_as_megatron_divides_them(mapping: Any) -> None:
                     vocabulary_range(size, rank, world)
             else:
                 assert vocabulary_range(size, rank, world) == tuple(theirs)
-
-
-PIPELINES = [
-    {"num_layers_in_first_pipeline_stage": first, "num_layers_in_last_pipeline_stage": last}
-    for first, last in product((None, 1, 2, 4), repeat=2)
-] + [
-    {
-        "account_for_embedding_in_pipeline_split": embedding,
-        "account_for_loss_in_pipeline_split": loss,
-    }
-    for embedding, loss in ((True, False), (False, True), (True, True))
-]
-
-
-@pytest.mark.parametrize("virtual", [None, 2, 3])
-@pytest.mark.parametrize(
-    "given", PIPELINES, ids=lambda given: "-".join(str(each) for each in given.values())
-)
-def test_a_stage_has_the_layers_that_megatron_builds_on_it(
-    mapping: Any, given: Any, virtual: int | None
-) -> None:
-    """For all small numbers of layers and stages; what Megatron refuses, or builds with a layer
-    twice, is refused.
-
-    One stage has no virtual ones: Megatron's arguments refuse them, which its configuration does
-    not.
-    """
-    compared = 0
-    arguments = {name: value for name, value in given.items() if value}
-    if virtual is not None:
-        arguments["virtual_pipeline_model_parallel_size"] = virtual
-    for layers, stages in product(range(1, 17), range(1 if virtual is None else 2, 5)):
-        theirs = layers_there(layers, stages, arguments)
-        ours = verdict_of(lambda n=layers, k=stages: pipeline_layers(n, k, **arguments))
-        if theirs is None:
-            assert isinstance(ours, ArgumentError), (layers, stages)
-        else:
-            assert ours == theirs, (layers, stages)
-            compared += 1
-    assert compared or virtual is not None
-
-
-@pytest.mark.parametrize(
-    ("text", "layers", "stages"),
-    [
-        ("Et|t|t|tL", 4, 4),
-        ("Ettt|tt|ttL", 7, 3), ("Et*3|(tt|)*2L", 7, 4), ("E|(t|)*6,L", 6, 4),
-        ("Et|tt|t|m|L", 4, 5),
-        ("Et|tt|t|tL", 5, 2), ("Et|tt|mm|L", 3, 2), ("Et|tt|L", 3, 2), ("tE|tt|L", 3, 3), ("Et|x|L", 1, 3),
-        ("Et|t|tt", 4, 3), ("Em|t|L", 1, 3), ("Et|m|m|L", 1, 4), ("Em|t|t|L", 2, 2), ("Ett|t|mL", 2, 3),
-    ],
-)  # fmt: skip
-def test_a_layout_of_the_pipeline_as_text_is_read_as_megatron_reads_it(
-    mapping: Any, text: str, layers: int, stages: int
-) -> None:
-    expected = text_there(text, layers, stages)
-    if expected is None:
-        with pytest.raises(ArgumentError):
-            pipeline_layers(layers, stages, pipeline_model_parallel_layout=text)
-    else:
-        assert pipeline_layers(layers, stages, pipeline_model_parallel_layout=text) == expected
-
-
-def test_every_local_tensor_of_a_vocabulary_is_one_range(mapping: Any, fake_world: None) -> None:
-    """A padded vocabulary is column parallel, and only the main replicas store it."""
-    from shardvar.layout.meshes import padded_vocabulary
-
-    for words, tp in product((50257, 96), (1, 2, 4)):
-        rows = padded_vocabulary(words, tp, multiple=4)
-        mesh = Mesh((1, 2, 1, tp), ("pp", "dp", "cp", "tp"))
-        layout = megatron((rows, 2), mesh, "vocabulary", stage=0)
-        stored = []
-        for device in range(mesh.size):
-            tensor = tensor_of(mesh, device, (rows, 2), "column")
-            assert [(each.offset, each.shape) for each in layout.regions(device)] == [
-                region_of(tensor)
-            ]
-            stored += (
-                [prod(tensor.local_shape)] if mapping.is_main_replica(tensor.replica_id) else []
-            )
-        assert sum(stored) == prod(layout.shape)

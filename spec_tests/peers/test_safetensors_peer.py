@@ -1,6 +1,5 @@
 """The real safetensors reads what is written in its format, and what it writes is read."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,9 @@ from hypothesis import given
 import shardvar as sv
 from shardvar.formats.safetensors import FORMAT
 from shardvar.layout.dtypes import PACKED_BITS, TORCH_ONLY
-from shardvar.planning.index import Metadata
 from shardvar.storage.local import LocalStorage
 from shardvar.wire.safetensors_header import SAFETENSORS_DTYPES, STORED_DTYPES
-from spec_tests.helpers.format_protocol import open_path, read_whole, some_arrays, write_arrays
+from spec_tests.helpers.format_protocol import some_arrays, write_arrays
 
 safetensors = pytest.importorskip("safetensors", reason="safetensors is not installed")
 real = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
@@ -63,37 +61,6 @@ def assert_same(read: dict[str, Any], expected: dict[str, Any]) -> None:
         )
 
 
-@given(arrays=some_arrays(NUMPYS))
-def test_the_real_library_reads_what_is_written(
-    arrays: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """Whatever follows whatever: payloads that are not aligned for their elements among them."""
-    path = written(
-        tmp_path_factory.mktemp("written"),
-        arrays,
-        metadata=Metadata("policy", "writer", {"é": "\n"}),
-    )
-    assert_same(real.load_file(path), arrays)
-    with safetensors.safe_open(path, "numpy") as file:
-        assert file.metadata() == {
-            "shardvar.description": "policy",
-            "format": "pt",
-            "é": "\n",
-        }
-
-
-@given(arrays=some_arrays([name for name in NUMPYS if name != "bfloat16"]))
-def test_what_the_real_library_writes_is_read(
-    arrays: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    path = tmp_path_factory.mktemp("real") / "m.safetensors"
-    real.save_file({key: native(array) for key, array in arrays.items()}, path, metadata={"a": "b"})
-    source = open_path(FORMAT, path)
-    found, errors = read_whole(source)
-    assert errors == {} and source.index.metadata.user == {"a": "b"}
-    assert_same(found, arrays)
-
-
 @pytest.mark.parametrize("name", PLAIN)
 def test_torch_reads_every_dtype_even_from_an_odd_place(name: str, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -117,17 +84,6 @@ def test_the_dtypes_are_those_that_the_real_library_knows() -> None:
         "I4",
     }
     assert known == set(STORED_DTYPES)
-
-
-def test_a_set_holds_what_its_index_says(tmp_path: Path) -> None:
-    """Followed by hand, as every loader of sets does."""
-    arrays = {f"layer.{n}": np.full((3, n), n, np.float32) for n in range(5)}
-    file_of = {key: number % 3 for number, key in enumerate(arrays)}
-    written(tmp_path, arrays, file_of=file_of)
-    index = json.loads((tmp_path / "m.safetensors.index.json").read_text())
-    found = {key: real.load_file(tmp_path / file)[key] for key, file in index["weight_map"].items()}
-    assert_same(found, arrays)
-    assert index["metadata"]["total_size"] == sum(array.nbytes for array in arrays.values())
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is")

@@ -59,25 +59,6 @@ def test_dcp_load_reads_what_processes_wrote(tmp_path: Path) -> None:
         assert np.array_equal(read["bias"].numpy(), BIAS)
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_safetensors_reads_the_set_that_processes_wrote(count: int, tmp_path: Path) -> None:
-    safetensors = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
-    whole = {f"w{number}": np.full((number + 1, 2), number) for number in range(6)}
-    mine: list[dict[str, Any]] = [{} for _ in range(count)]
-    for number, (key, array) in enumerate(whole.items()):
-        mine[number % count][key] = array
-    for each in mine:
-        each["bias"] = BIAS
-    save_all(tmp_path / "model.safetensors", mine, "1")
-    read: dict[str, Any] = {}
-    for file in sorted(tmp_path.glob("*.safetensors")):
-        found = safetensors.load_file(file)
-        assert not read.keys() & found.keys(), "a tensor is in one file"
-        read |= found
-    assert read.keys() == whole.keys() | {"bias"}
-    assert all(np.array_equal(read[key], array) for key, array in whole.items())
-
-
 def test_the_processes_of_a_torch_job_save_what_fully_shard_left_them_and_each_reads_it_once(
     tmp_path: Path,
 ) -> None:

@@ -15,7 +15,7 @@ from shardvar.errors import ArgumentError
 from shardvar.formats.torch.values import DTYPES
 from shardvar.layout.dtypes import TORCH_ONLY
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
-from spec_tests.helpers.torch_training import differences, emptied, run_training
+from spec_tests.helpers.torch_training import Other, differences, emptied, run_training
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 dcp = pytest.importorskip("torch.distributed.checkpoint", reason="PyTorch is not installed")
@@ -35,17 +35,7 @@ SETTINGS = {
 }
 
 
-class Other:
-    """An object of a class that is not plain."""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-
 def load(state: dict[str, Any], path: Any, **options: Any) -> dict[str, Any]:
-    """Load a state in this process."""
     dcp.load(state, storage_reader=face.StorageReader(path, **options), no_dist=True)
     return state
 

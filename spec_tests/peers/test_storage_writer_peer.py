@@ -10,7 +10,7 @@ import pytest
 import shardvar as sv
 from shardvar.errors import ArgumentTypeError, CheckpointNotFound, UnsupportedError
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
-from spec_tests.helpers.torch_training import differences, emptied, run_training
+from spec_tests.helpers.torch_training import Other, differences, emptied, run_training
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 dcp = pytest.importorskip("torch.distributed.checkpoint", reason="PyTorch is not installed")
@@ -28,17 +28,7 @@ STATE = {
 }
 
 
-class Other:
-    """An object of a class that is not plain."""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-
 def save(state: dict[str, Any], path: Any, planner: Any = None, **options: Any) -> None:
-    """Save a state in this process."""
     writer = face.StorageWriter(path, **options)
     dcp.save(state, storage_writer=writer, planner=planner, no_dist=True)
 
@@ -101,14 +91,6 @@ def test_a_state_is_saved_twice_and_read_back(form: str, place: str, tmp_path: P
                 assert reader.format == form and reader.metadata.user == {"by": "a test"}
             if (form, place) == ("torch", "disk"):
                 assert differences(load(state, f"{folder}/ck", by_torch=True), state) == []
-
-
-def test_torch_makes_a_file_with_the_same_nesting(tmp_path: Path) -> None:
-    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-
-    save(STATE, tmp_path / "ck")
-    dcp_to_torch_save(tmp_path / "ck", tmp_path / "state.pt")
-    assert differences(torch.load(tmp_path / "state.pt", weights_only=False), STATE) == []
 
 
 def test_objects_of_any_class_are_kept_for_torch_and_refused_by_the_native_format(

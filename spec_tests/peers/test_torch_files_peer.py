@@ -57,16 +57,6 @@ def test_what_shardvar_writes_torch_loads_bit_for_bit(
         assert octets == array.tobytes(), key
 
 
-def test_a_module_loads_a_state_dict_that_was_resharded(tmp_path: Path) -> None:
-    """A linear layer goes through a checkpoint in slices and back."""
-    layer, other = torch.nn.Linear(5, 7), torch.nn.Linear(5, 7)
-    torch.save(layer.state_dict(), tmp_path / "a.pt")
-    sv.reshard(tmp_path / "a.pt", tmp_path / "sliced", format="shardvar", partition=3)
-    sv.reshard(tmp_path / "sliced", tmp_path / "b.pt")
-    other.load_state_dict(torch.load(tmp_path / "b.pt", weights_only=True, mmap=True))
-    assert torch.equal(layer.weight, other.weight) and torch.equal(layer.bias, other.bias)
-
-
 def test_an_empty_file_is_an_empty_state_dict(tmp_path: Path) -> None:
     sv.save(tmp_path / "x.pt", {})
     assert torch.load(tmp_path / "x.pt", weights_only=True) == {}
@@ -140,16 +130,3 @@ def test_files_of_ranks_have_the_values_that_torch_spread_over_them(
     for key, value in torch_ranks.values().items():
         assert np.array_equal(loaded[key], value.numpy()), key
     assert loaded["step"] == 7 and sv.verify(tmp_path).ok
-
-
-def test_fsdp_over_tensor_parallelism_and_fsdp1_are_read(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    torch_ranks.save_ranks(tmp_path / "a", 6, torch_ranks.fsdp_over_tensor_parallelism(3, 2))
-    torch_ranks.save_ranks(tmp_path / "b", 2, torch_ranks.fsdp1, "gloo")
-    one = sv.load(tmp_path / "a")
-    two = sv.load(tmp_path / "b", [f"model.{key}" for key in torch_ranks.values()])
-    for key, value in torch_ranks.values().items():
-        assert np.array_equal(one[key], value.numpy()) and np.array_equal(
-            two[f"model.{key}"], value.numpy()
-        )

@@ -2,7 +2,6 @@
 nested values."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from shardvar.formats.torch.values import DTYPES
 from shardvar.layout.dtypes import TORCH_ONLY, numpy_dtype
 from shardvar.planning.policies import BalancedPolicy
 from spec_tests.helpers.format_protocol import GOLDEN
-from spec_tests.helpers.programs import ENVIRONMENT
+from spec_tests.helpers.programs import run_together
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 dcp = pytest.importorskip("torch.distributed.checkpoint", reason="PyTorch is not installed")
@@ -110,85 +109,10 @@ os._exit(0)  # a thread of gloo that is not done yet aborts an interpreter that 
 def test_ranks_load_their_rows_from_slices_of_another_cut(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "rank.py").write_text(RANK)
     command = [sys.executable, "-W", "ignore", str(tmp_path / "rank.py")]
-    ranks = [
-        subprocess.Popen(
-            [*command, str(rank), str(folder), str(tmp_path / "meeting")], stdout=subprocess.PIPE
-        )
-        for rank in range(2)
-    ]
-    rows = [json.loads(rank.communicate()[0]) for rank in ranks]
+    printed = run_together([[*command, rank, folder, tmp_path / "meeting"] for rank in range(2)])
+    rows = [*map(json.loads, printed)]
     expected = tensors()["dtypes.int32"].ravel().tolist()
     assert (len(rows[0]), rows[0] + rows[1]) == (12, expected)
-
-
-MESHES = """
-import os, sys, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
-import shardvar as sv
-from torch.distributed.checkpoint.state_dict import get_state_dict
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-
-rank, folder = int(sys.argv[1]), sys.argv[2]
-dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=4)
-
-
-def state_of(seed, mesh, tensor_parallel):
-    torch.manual_seed(seed)
-    model = torch.nn.Sequential(torch.nn.Embedding(53, 10), torch.nn.Linear(10, 7), torch.nn.Linear(7, 10, bias=False))
-    if tensor_parallel:
-        parallelize_module(model, mesh["b"], {"0": RowwiseParallel(), "1": ColwiseParallel(), "2": RowwiseParallel()})
-    fully_shard(model, mesh=mesh["a"] if tensor_parallel else mesh)
-    optimizer = torch.optim.Adam(model.parameters(), foreach=False)
-    for parameter in model.parameters():
-        parameter.grad = parameter.detach() * 3 + seed
-    optimizer.step()
-    return dict(zip(("model", "optim"), get_state_dict(model, optimizer)))
-
-
-def whole(state):
-    leaves = {f"model.{key}": tensor for key, tensor in state["model"].items()}
-    for key, slots in state["optim"]["state"].items():
-        leaves |= {f"optim.state.{key}.{slot}": tensor for slot, tensor in slots.items()}
-    return {
-        key: (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().numpy()
-        for key, tensor in leaves.items()
-    }
-
-
-mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
-saved = state_of(0, mesh, True)
-expected = whole(saved)
-dcp.save(saved, checkpoint_id=f"{folder}/saved")
-if rank == 0:
-    read = sv.load(f"{folder}/saved")
-    assert all(read[key].tobytes() == array.tobytes() for key, array in expected.items())
-    sv.reshard(f"{folder}/saved", f"{folder}/cut", format="torch", partition=3)
-dist.barrier()
-hybrid = state_of(1, mesh, False)
-dcp.load(hybrid, checkpoint_id=f"{folder}/cut")
-found = whole(hybrid)
-assert found.keys() == expected.keys()
-assert all(found[key].tobytes() == array.tobytes() for key, array in expected.items())
-print(len(found), flush=True)
-dist.barrier()
-os._exit(0)  # as above
-"""
-"""One of four ranks: FSDP2 over tensor parallelism saves a model and Adam's state, and a hybrid
-mesh loads them."""
-
-
-def test_a_training_state_of_one_mesh_is_resharded_and_loaded_on_another(tmp_path: Path) -> None:
-    """Extents that do not divide, in every tensor; bit for bit."""
-    (tmp_path / "rank.py").write_text(MESHES)
-    command = [sys.executable, "-W", "ignore", str(tmp_path / "rank.py")]
-    ranks = [
-        subprocess.Popen(
-            [*command, str(rank), str(tmp_path)], stdout=subprocess.PIPE, env=ENVIRONMENT
-        )
-        for rank in range(4)
-    ]
-    assert [rank.communicate()[0].split() for rank in ranks] == [[b"16"]] * 4
 
 
 @pytest.mark.parametrize(

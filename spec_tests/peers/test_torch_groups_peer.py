@@ -3,7 +3,6 @@ and directories that change while others look."""
 
 import json
 import os
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 
 import shardvar as sv
 from shardvar.verbs.training.resuming import gather
-from spec_tests.helpers.programs import ENVIRONMENT
+from spec_tests.helpers.programs import run_together
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -133,19 +132,9 @@ os._exit(0)
 
 
 def run(job: str, folder: Path, *more: object) -> list[list[str]]:
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, job, str(folder), str(rank), *map(str, more)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=ENVIRONMENT,
-        )
-        for rank in range(3)
-    ]
-    ended = [process.communicate(timeout=200) for process in started]
-    assert all(process.returncode in (0, -9) for process in started), [e[-2000:] for _, e in ended]
-    return [printed.splitlines() for printed, _ in ended]
+    command = [sys.executable, "-c", PROGRAM, job, folder]
+    printed = run_together([[*command, rank, *more] for rank in range(3)], (0, -9))
+    return [each.splitlines() for each in printed]
 
 
 def test_objects_are_saved_and_loaded_in_one_order_by_processes_with_other_orders(

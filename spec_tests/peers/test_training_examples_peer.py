@@ -65,6 +65,17 @@ def children_of(process: int) -> list[int]:
     return [int(each) for task in tasks for each in (task / "children").read_text().split()]
 
 
+def hold(before: dict[int, str], number: int, jobs: "list[subprocess.Popen[str]]") -> None:
+    """The job that went on from a step, and one that nothing has interrupted, have the losses of before."""
+    ends, last = [job.communicate(timeout=SECONDS) for job in jobs], number + 3
+    assert [job.returncode for job in jobs] == [0, 0], [errors[-3000:] for _, errors in ends]
+    after, whole = (losses_of(printed) for printed, _ in ends)
+    assert [*after] == [*range(number + 1, last + 1)]
+    assert [*whole] == [*range(1, last + 1)]
+    assert whole.items() >= after.items()
+    assert whole.items() >= {step: before[step] for step in before if step <= last}.items()
+
+
 def test_the_loop_of_torch_goes_on_after_a_kill(tmp_path: Path) -> None:
     killed = torch_job(tmp_path / "run", 1_000_000, 4)
     assert killed.stdout is not None
@@ -80,13 +91,7 @@ def test_the_loop_of_torch_goes_on_after_a_kill(tmp_path: Path) -> None:
     last = newest.number + 3
     # On two processes, and, from the beginning, on one.
     jobs = [torch_job(tmp_path / "run", last, 2), torch_job(tmp_path / "other", last, 1)]
-    ends = [job.communicate(timeout=SECONDS) for job in jobs]
-    assert [job.returncode for job in jobs] == [0, 0], [errors[-3000:] for _, errors in ends]
-    after, whole = (losses_of(printed) for printed, _ in ends)
-    assert [*after] == [*range(newest.number + 1, last + 1)]
-    assert [*whole] == [*range(1, last + 1)]
-    assert whole.items() >= after.items()
-    assert whole.items() >= {step: before[step] for step in before if step <= last}.items()
+    hold(before, newest.number, jobs)
 
 
 def test_the_loop_of_jax_goes_on_after_a_kill(tmp_path: Path) -> None:
@@ -106,10 +111,4 @@ def test_the_loop_of_jax_goes_on_after_a_kill(tmp_path: Path) -> None:
     assert newest is not None and newest.number >= 4
     last = newest.number + 3
     jobs = [*jax_job(tmp_path / "run", last, 1), *jax_job(tmp_path / "other", last, 1)]
-    ends = [job.communicate(timeout=SECONDS) for job in jobs]
-    assert [job.returncode for job in jobs] == [0, 0], [errors[-3000:] for _, errors in ends]
-    after, whole = (losses_of(printed) for printed, _ in ends)
-    assert [*after] == [*range(newest.number + 1, last + 1)]
-    assert [*whole] == [*range(1, last + 1)]
-    assert whole.items() >= after.items()
-    assert whole.items() >= {step: before[step] for step in before if step <= last}.items()
+    hold(before, newest.number, jobs)

@@ -43,7 +43,6 @@ If a rule comes from several sentences, its functions and tests are listed with 
 
 
 def page() -> str:
-    """The whole page."""
     lines = [_HEAD, *_summary()]
     shown: set[str] = set()
     for document in documents():

@@ -42,8 +42,6 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One RFC."""
-
     number: str
     """Its number: ``000``."""
     title: str

@@ -59,8 +59,6 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict on one case."""
-
     id: str
     """The case."""
     kind: str
@@ -134,7 +132,6 @@ class Skipped(Exception):
 
 
 def judge(case: Mapping[str, Any], module: ModuleType | None) -> Verdict:
-    """Run one case and judge it."""
     op = op_of(case, module)
     if module is None or op is None:
         return Verdict(case["id"], "failed", f"no layer offers the op {case['op']!r}")
@@ -218,7 +215,6 @@ def _same(outcome: Outcome, op: Callable[[Any], Any], inputs: Any) -> bool:
 
 
 def encoded(value: Any) -> Any:
-    """Return a value in the recordings' encoding."""
     if isinstance(value, Mapping):
         return {key: encoded(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -3,7 +3,7 @@ attributes exist."""
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -36,11 +36,11 @@ def _construct(inputs: Mapping[str, Any]) -> Any:
         "name": sharded.name,
         "num_shards": len(sharded.variables),
         "offsets": [list(part.offset) for part in sharded.partition],
-        "specs": [_spec(sharded.shape, part) for part in sharded.partition],
+        "specs": [spec_text(sharded.shape, part) for part in sharded.partition],
     }
 
 
-def _spec(shape: tuple[int, ...], part: Any) -> str:
+def spec_text(shape: Iterable[int], part: Any) -> str:
     """TensorFlow's text of a slice; shardvar's own printer refuses empty ones, which TensorFlow
     cannot save either."""
     extents = ":".join(

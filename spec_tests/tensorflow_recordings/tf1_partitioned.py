@@ -18,6 +18,7 @@ from shardvar.layout.shard_counts import (
 from shardvar.reference.variables import ShardedVariable, create_sharded_variable, initializers
 from spec_tests.tensorflow_recordings.building import told
 from spec_tests.tensorflow_recordings.cases import Outcome, Rule, Skipped, difference
+from spec_tests.tensorflow_recordings.constructor import spec_text
 
 _CALL = re.compile(r"(?:v1\.)?(\w+)\((.*)\)")
 _MAKERS: dict[str, Callable[..., Any]] = {
@@ -94,16 +95,9 @@ def _get_variable(inputs: Mapping[str, Any]) -> Any:
         "names": [f"{shard.name}:0" for shard in variable.variables],
         "sizes": [list(part.shape) for part in parts],
         "offsets": [list(part.offset) for part in parts],
-        "specs": [_spec(inputs["shape"], part) for part in parts],
+        "specs": [spec_text(inputs["shape"], part) for part in parts],
         "values": [shard.numpy() for shard in variable.variables],
     }
-
-
-def _spec(shape: list[int], part: Any) -> str:
-    extents = ":".join(
-        f"{start},{count}" for start, count in zip(part.offset, part.shape, strict=True)
-    )
-    return f"{' '.join(map(str, shape))} {extents}"
 
 
 OPS = {"get_variable": _get_variable}

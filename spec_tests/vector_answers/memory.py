@@ -20,7 +20,6 @@ Inputs = Mapping[str, Any]
 
 
 def sharded(value: Array, rows: list[int]) -> ShardedVariable:
-    """The variable in shards of so many rows."""
     bounds = np.cumsum([0, *rows]).tolist()
     return ShardedVariable([Variable(value[start:stop]) for start, stop in pairwise(bounds)])
 

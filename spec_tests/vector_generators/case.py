@@ -29,8 +29,6 @@ class Acceptable:
 
 @dataclass(frozen=True)
 class Case:
-    """One vector."""
-
     name: str
     """Its name among the cases of its group."""
     rule: str

@@ -23,7 +23,6 @@ NAMES = {"float32": "F32", "float16": "F16", "int32": "I32", "float64": "F64", "
 
 
 def file_of(tensors: Tensors, ending: str) -> bytes:
-    """Return the bytes of a file."""
     if ending == "npz":
         stream = BytesIO()
         np.savez(stream, **tensors)
@@ -39,7 +38,6 @@ def file_of(tensors: Tensors, ending: str) -> bytes:
 
 
 def digest_of(tensors: Tensors) -> str:
-    """Return the digest of a checkpoint."""
     every = [digest(k.encode(), a.dtype.name, [*a.shape], a.tobytes()) for k, a in tensors.items()]
     return sha256(b"".join(sorted(every))).hexdigest()
 
@@ -154,7 +152,6 @@ ON_STATEMENT: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 
 def vectors() -> dict[str, Any]:
-    """Return all vectors."""
     files, cases = dict[str, str](), list[dict[str, Any]]()
 
     def put(tensors: Tensors, number: int) -> str:

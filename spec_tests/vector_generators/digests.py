@@ -54,7 +54,6 @@ def case(why: str, key: str, dtype: str, shape: list[int], data: bytes | int) ->
 
 
 def data_of(told: Any) -> bytes:
-    """Return the data of a case."""
     if isinstance(told, str):
         return bytes.fromhex(told)
     repeated, nbytes = bytes.fromhex(told["repeat"]), told["nbytes"]
@@ -67,7 +66,6 @@ def strings(*each: bytes) -> bytes:
 
 
 def vectors() -> dict[str, Any]:
-    """Return all vectors."""
     draw = random.Random(20)
     cases = [
         case(f"Each dtype has its name and its bytes: {dtype}.", f"of/{dtype}", dtype, [2, 3], data)

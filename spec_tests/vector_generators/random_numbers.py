@@ -52,7 +52,6 @@ def _word_cases() -> Iterator[Case]:
 def _case(
     name: str, rule: str, op: str, values: list[Any], shape: list[int], bug: str, ulps: int, inputs: Any
 ) -> Case:  # fmt: skip
-    """Values of a shape and of the dtype of the inputs."""
     expected = array(np.array(values, np.dtype(inputs["dtype"])).reshape(shape))
     return Case(name, rule, op, inputs, bug, expected, ulps=ulps)
 

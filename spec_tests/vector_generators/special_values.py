@@ -15,7 +15,6 @@ DTYPES = (*REAL, *COMPLEX, *INTEGERS)
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The dtype of a name."""
     return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
 
 

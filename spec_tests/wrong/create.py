@@ -3,16 +3,7 @@
 import numpy as np
 
 from spec_tests.helpers.right_adapter import Right
-from spec_tests.wrong.table import wrong
-
-
-@wrong("create", "R-CONCAT-1-few")
-def empty_shards_are_padded(self, value, num_shards):
-    """A shard without rows gets a row of zeros."""
-    return [
-        s if len(s) else np.zeros((1, *s.shape[1:]), s.dtype)
-        for s in Right.create(self, value, num_shards)
-    ]
+from spec_tests.wrong.table import change_what_is_found, change_what_is_given, wrong
 
 
 @wrong("create", "R-DIV-1-shards")
@@ -20,12 +11,6 @@ def rows_by_chunk(self, value, num_shards):
     """PyTorch's rule of division."""
     size = max(1, -(-len(value) // num_shards))
     return [value[n * size : (n + 1) * size].copy() for n in range(num_shards)]
-
-
-@wrong("create_uneven", "R-SPEC-1-empty-shards")
-def empty_shards_are_dropped(self, value, sizes):
-    """Shards without rows are left out."""
-    return Right.create_uneven(self, value, [size for size in sizes if size])
 
 
 @wrong("index", "R-VAR-1-uneven")
@@ -88,13 +73,6 @@ def sizes_need_not_add_up(self, value, sizes):
     return [value[a:b].copy() for a, b in zip([0, *stops[:-1]], stops, strict=True)]
 
 
-@wrong("create", "R-CONCAT-1-numbers")
-def sixty_four_bits_are_cut(self, value, num_shards):
-    """float64 is float32 and int64 is int32: JAX's."""
-    narrow = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
-    return Right.create(self, value.astype(narrow.get(value.dtype.name, value.dtype)), num_shards)
-
-
 @wrong("create_partitioned", "R-PART-4")
 def other_axes_are_ignored(self, value, counts):
     """Only the first count is looked at, and a count of zero is one."""
@@ -122,15 +100,6 @@ def steps_begin_anew(self, handle, key):
         together = np.concatenate([shard[(first, *key[1:])] for shard in handle])
         return together[: len(found)] if len(together) >= len(found) else found
     return found
-
-
-@wrong("index", "R-VAR-1-arrays")
-def masks_are_numbers(self, handle, key):
-    """A boolean mask is read as the numbers 0 and 1."""
-    number = [
-        np.asarray(k).astype(int) if getattr(k, "dtype", None) is np.dtype(bool) else k for k in key
-    ]
-    return Right.index(self, handle, tuple(number))
 
 
 @wrong("index", "R-VAR-1-outside-columns")
@@ -165,25 +134,6 @@ def shards_are_swapped(self, handle):
     return sorted(handle, key=lambda shard: not len(shard))
 
 
-@wrong("read", "R-CONCAT-1")
-def one_shard_loses_its_axis(self, handle):
-    """A variable of one row is read without its first axis."""
-    whole = Right.read(self, handle)
-    return whole[0] if len(whole) == 1 and whole.ndim > 2 else whole
-
-
-@wrong("create", "R-CONCAT-1-byte-order")
-def big_endian_bytes_are_native(self, value, num_shards):
-    """The bytes of a big-endian array are taken for native ones."""
-    return Right.create(self, value.view(value.dtype.newbyteorder("=")), num_shards)
-
-
-@wrong("create_uneven", "R-SPEC-1-byte-order")
-def uneven_bytes_are_native(self, value, sizes):
-    """The bytes of a big-endian array are taken for native ones."""
-    return Right.create_uneven(self, value.view(value.dtype.newbyteorder("=")), sizes)
-
-
 @wrong("matmul", "R-MATMUL-1-numbers")
 def products_through_float64(self, left, handle):
     """Integers of 64 bits are multiplied as float64."""
@@ -195,18 +145,6 @@ def products_through_float64(self, left, handle):
     )
 
 
-@wrong("matmul", "R-MATMUL-1-numbers")
-def complex_products_are_real(self, left, handle):
-    """A product of complex numbers is one of their real parts."""
-    return Right.matmul(self, left, [shard.real.astype(shard.dtype) for shard in handle])
-
-
-@wrong("create", "R-DIV-1-none")
-def no_shards_are_one(self, value, num_shards):
-    """Fewer shards than one are one."""
-    return Right.create(self, value, max(1, num_shards))
-
-
 @wrong("index", "R-VAR-1-memory")
 def slices_of_a_shard_are_views(self, handle, key):
     """A slice of the first shard shares its memory."""
@@ -216,28 +154,40 @@ def slices_of_a_shard_are_views(self, handle, key):
     return Right.index(self, handle, key)
 
 
-@wrong("create_partitioned", "R-PART-4-numbers")
-def partitioned_variables_are_float32(self, value, counts):
-    """A variable by a partitioner is float32 where it is float64."""
-    made = Right.create_partitioned(self, value, counts)
-    return [s.astype(np.float32).astype(s.dtype) if s.dtype == np.float64 else s for s in made]
+change_what_is_given(
+    ("create_uneven", "R-SPEC-1-empty-shards", "empty_shards_are_dropped", "Shards without rows are left out.",
+     "sizes", lambda sizes: [size for size in sizes if size]),
+    ("create", "R-CONCAT-1-numbers", "sixty_four_bits_are_cut", "float64 is float32 and int64 is int32: JAX's.",
+     "value", lambda value: value.astype({"float64": "float32", "int64": "int32", "uint64": "uint32",
+        "complex128": "complex64"}.get(value.dtype.name, value.dtype))),
+    ("index", "R-VAR-1-arrays", "masks_are_numbers", "A boolean mask is read as the numbers 0 and 1.",
+     "key", lambda key: tuple([np.asarray(k).astype(int) if getattr(k, "dtype", None) is np.dtype(bool) else k
+        for k in key])),
+    ("create", "R-CONCAT-1-byte-order", "big_endian_bytes_are_native",
+     "The bytes of a big-endian array are taken for native ones.",
+     "value", lambda value: value.view(value.dtype.newbyteorder("="))),
+    ("create_uneven", "R-SPEC-1-byte-order", "uneven_bytes_are_native",
+     "The bytes of a big-endian array are taken for native ones.",
+     "value", lambda value: value.view(value.dtype.newbyteorder("="))),
+    ("matmul", "R-MATMUL-1-numbers", "complex_products_are_real",
+     "A product of complex numbers is one of their real parts.",
+     "handle", lambda handle: [shard.real.astype(shard.dtype) for shard in handle]),
+    ("create", "R-DIV-1-none", "no_shards_are_one", "Fewer shards than one are one.",
+     "num_shards", lambda num_shards: max(1, num_shards)),
+)  # fmt: skip
+
+change_what_is_found(
+    ("create", "R-CONCAT-1-few", "empty_shards_are_padded", "A shard without rows gets a row of zeros.",
+     lambda found: [s if len(s) else np.zeros((1, *s.shape[1:]), s.dtype) for s in found]),
+    ("read", "R-CONCAT-1", "one_shard_loses_its_axis", "A variable of one row is read without its first axis.",
+     lambda found: found[0] if len(found) == 1 and found.ndim > 2 else found),
+    ("create_partitioned", "R-PART-4-numbers", "partitioned_variables_are_float32",
+     "A variable by a partitioner is float32 where it is float64.",
+     lambda found: [s.astype(np.float32).astype(s.dtype) if s.dtype == np.float64 else s for s in found]),
+)  # fmt: skip
 
 
 # Written without a look at the rules.
-
-
-@wrong("create", "R-CONCAT-1-strides")
-def memory_order_is_kept(self, value, num_shards):
-    """A transposed or reversed array is read as it lies in memory."""
-    return Right.create(self, value.ravel("K").reshape(value.shape), num_shards)
-
-
-@wrong("create", "R-CONCAT-1-axes")
-def rank_five_is_turned(self, value, num_shards):
-    """The axes behind the third are exchanged where they are equal."""
-    if value.ndim >= 4 and value.shape[-1] == value.shape[-2]:
-        value = value.swapaxes(-1, -2)
-    return Right.create(self, value, num_shards)
 
 
 @wrong("create", "R-CONCAT-1-numbers")
@@ -268,20 +218,6 @@ def slices_outside_are_errors(self, handle, key):
     return Right.index(self, handle, key)
 
 
-@wrong("index", "R-VAR-1-new-axis")
-def new_axes_are_dropped(self, handle, key):
-    """None in an index is ignored."""
-    keys = key if isinstance(key, tuple) else (key,)
-    return Right.index(self, handle, tuple(k for k in keys if k is not None))
-
-
-@wrong("index", "R-VAR-1-ellipsis")
-def ellipsis_is_one_axis(self, handle, key):
-    """An ellipsis stands for exactly one axis."""
-    keys = key if isinstance(key, tuple) else (key,)
-    return Right.index(self, handle, tuple(slice(None) if k is Ellipsis else k for k in keys))
-
-
 @wrong("index", "R-VAR-1-masks")
 def masks_of_another_length(self, handle, key):
     """A mask that is too short or too long is filled up or cropped."""
@@ -306,8 +242,22 @@ def rows_of_lists_are_sorted(self, handle, key):
     return Right.index(self, handle, key)
 
 
-@wrong("matmul", "R-MATMUL-1-vector")
-def vectors_are_rows(self, left, handle):
-    """A vector on the left gives a matrix of one row."""
-    found = Right.matmul(self, left, handle)
-    return found[None] if left.ndim == 1 else found
+change_what_is_given(
+    ("create", "R-CONCAT-1-strides", "memory_order_is_kept",
+     "A transposed or reversed array is read as it lies in memory.",
+     "value", lambda value: value.ravel("K").reshape(value.shape)),
+    ("create", "R-CONCAT-1-axes", "rank_five_is_turned",
+     "The axes behind the third are exchanged where they are equal.",
+     "value", lambda value: value.swapaxes(-1, -2) if value.ndim >= 4 and value.shape[-1] == value.shape[-2]
+        else value),
+    ("index", "R-VAR-1-new-axis", "new_axes_are_dropped", "None in an index is ignored.",
+     "key", lambda key: tuple(k for k in (key if isinstance(key, tuple) else (key,)) if k is not None)),
+    ("index", "R-VAR-1-ellipsis", "ellipsis_is_one_axis", "An ellipsis stands for exactly one axis.",
+     "key", lambda key: tuple(slice(None) if k is Ellipsis else k for k in (key if isinstance(key, tuple)
+        else (key,)))),
+)  # fmt: skip
+
+change_what_is_found(
+    ("matmul", "R-MATMUL-1-vector", "vectors_are_rows", "A vector on the left gives a matrix of one row.",
+     lambda found, left: found[None] if left.ndim == 1 else found),
+)  # fmt: skip

@@ -7,19 +7,7 @@ easily made.
 import numpy as np
 
 from spec_tests.helpers.right_adapter import Right
-from spec_tests.wrong.table import wrong
-
-
-@wrong("of_rank", "V-FSDP-1-columns")
-def tensor_parallelism_cuts_rows(self, value, mesh, coordinate, fsdp_axis, tp_axis):
-    """Tensor parallelism of the columns cuts the rows."""
-    return Right.of_rank(self, value, mesh, coordinate, fsdp_axis, None if tp_axis is None else 0)
-
-
-@wrong("of_rank", "V-FSDP-1-second")
-def fsdp_cuts_rows(self, value, mesh, coordinate, fsdp_axis, tp_axis):
-    """FSDP cuts the rows, whichever axis it is asked to: `shard_placement_fn` is ignored."""
-    return Right.of_rank(self, value, mesh, coordinate, 0, tp_axis)
+from spec_tests.wrong.table import change_what_is_found, change_what_is_given, wrong
 
 
 @wrong("check_hsdp", "V-FSDP-1-divide")
@@ -33,12 +21,6 @@ def uneven_columns_are_dropped(self, shape, mesh, fsdp_axis, tp_axis):
         if axis
         else Right.chunk(self, value, axis, part, count)
     )
-
-
-@wrong("hsdp_parts", "V-FSDP-1-copies")
-def no_axis_is_the_first(self, value, mesh, fsdp_axis, tp_axis):
-    """A parameter that tensor parallelism does not cut is cut by it along the rows."""
-    return Right.hsdp_parts(self, value, mesh, fsdp_axis, tp_axis or 0)
 
 
 @wrong("of_rank", "V-FSDP-1-copies")
@@ -60,26 +42,12 @@ def ranges_of_the_flat_parameter(self, value, mesh, coordinate, fsdp_axis, tp_ax
     return self.chunk(value, fsdp_axis, number, mesh[1] * mesh[2])
 
 
-@wrong("of_rank", "V-FSDP-1-rows")
-def empty_ranks_get_a_row(self, value, mesh, coordinate, fsdp_axis, tp_axis):
-    """A device that would hold nothing holds the last row again."""
-    part = Right.of_rank(self, value, mesh, coordinate, fsdp_axis, tp_axis)
-    return part if part.size else np.zeros((1, *value.shape[1:]), value.dtype)
-
-
 @wrong("hsdp_parts", "V-FSDP-1-ranks")
 def experts_are_rows(self, value, mesh, fsdp_axis, tp_axis):
     """A third axis is never cut: parameters are matrices."""
     return Right.hsdp_parts(
         self, value, mesh, min(fsdp_axis, 1), None if tp_axis is None else min(tp_axis, 1)
     )
-
-
-@wrong("hsdp_parts", "V-FSDP-1-hybrid-numbers")
-def masters_are_float32(self, value, mesh, fsdp_axis, tp_axis):
-    """Shards are held as float32, whatever the parameter is."""
-    found = Right.hsdp_parts(self, value, mesh, fsdp_axis, tp_axis)
-    return [part.astype(np.float32) for part in found]
 
 
 @wrong("mesh_parts", "V-STRIDED-1-three-axes")
@@ -124,14 +92,6 @@ def gathered_without_the_third_axis(self, parts, shape, mesh, placements):
     )
 
 
-@wrong("mesh_move", "V-MOVE-1-three-axes")
-def moved_by_two_axes(self, value, mesh, source, target):
-    """A move to strided shards on three axes ends in ordinary ones."""
-    if len(mesh) == 3:
-        target = [one[1] if isinstance(one, tuple) else one for one in target]
-    return Right.mesh_move(self, value, mesh, source, target)
-
-
 @wrong("mesh_slices", "V-STATED-1-three-axes")
 def offsets_of_two_axes(self, shape, mesh, placements):
     """Offsets leave out what the third axis of the mesh cuts."""
@@ -167,3 +127,26 @@ def strided_sources_of_three_axes(self, value, mesh, source, target):
         plain = [one[1] if isinstance(one, tuple) else one for one in source]
         return self.mesh_parts(self.mesh_gather(parts, value.shape, mesh, plain), mesh, target)
     return Right.mesh_move(self, value, mesh, source, target)
+
+
+change_what_is_given(
+    ("of_rank", "V-FSDP-1-columns", "tensor_parallelism_cuts_rows", "Tensor parallelism of the columns cuts the rows.",
+     "tp_axis", lambda tp_axis: None if tp_axis is None else 0),
+    ("of_rank", "V-FSDP-1-second", "fsdp_cuts_rows",
+     "FSDP cuts the rows, whichever axis it is asked to: `shard_placement_fn` is ignored.", "fsdp_axis", lambda: 0),
+    ("hsdp_parts", "V-FSDP-1-copies", "no_axis_is_the_first",
+     "A parameter that tensor parallelism does not cut is cut by it along the rows.",
+     "tp_axis", lambda tp_axis: tp_axis or 0),
+    ("mesh_move", "V-MOVE-1-three-axes", "moved_by_two_axes",
+     "A move to strided shards on three axes ends in ordinary ones.",
+     "target", lambda mesh, target: [one[1] if isinstance(one, tuple) else one for one in target]
+        if len(mesh) == 3 else target),
+)  # fmt: skip
+
+change_what_is_found(
+    ("of_rank", "V-FSDP-1-rows", "empty_ranks_get_a_row", "A device that would hold nothing holds the last row again.",
+     lambda found, value: found if found.size else np.zeros((1, *value.shape[1:]), value.dtype)),
+    ("hsdp_parts", "V-FSDP-1-hybrid-numbers", "masters_are_float32",
+     "Shards are held as float32, whatever the parameter is.",
+     lambda found: [part.astype(np.float32) for part in found]),
+)  # fmt: skip

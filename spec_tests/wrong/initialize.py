@@ -3,7 +3,7 @@
 import numpy as np
 
 from spec_tests.helpers.right_adapter import Right
-from spec_tests.wrong.table import wrong
+from spec_tests.wrong.table import change_what_is_found, change_what_is_given, wrong
 
 
 @wrong("generator", "R-INIT-5-again")
@@ -28,24 +28,10 @@ def uniform_from_zero(self, kind, shape, part, generator):
     )
 
 
-@wrong("drawn", "R-INIT-4-constants")
-def ones_of_the_first_shard(self, kind, shape, part, generator):
-    """Ones are a quarter too small."""
-    return Right.drawn(self, kind, shape, part, generator) * (0.75 if kind == "ones" else 1)
-
-
 @wrong("initialize_whole", "R-INIT-2")
 def called_for_each_shard(self, function, shape, dtype, num_shards):
     """A callable is called once a shard, and each slices another answer."""
     return [function(tuple(shape), dtype)[a:b] for a, b in self.div(shape[0], num_shards)]
-
-
-@wrong("initialize_parts", "R-INIT-4-parts")
-def the_whole_is_not_told(self, function, shape, dtype, num_shards):
-    """The shape of a part is told in the place of the whole's."""
-    return Right.initialize_parts(
-        self, lambda _shape, *more: function(more[1], *more), shape, dtype, num_shards
-    )
 
 
 @wrong("initialize_parts", "R-INIT-2-parts")
@@ -69,12 +55,6 @@ def truncated_is_not_truncated(self, kind, shape, part, generator):
     return Right.drawn(self, kind, shape, part, generator)
 
 
-@wrong("initialize", "R-INIT-4")
-def initial_values_are_float32(self, kind, shape, dtype, num_shards, seed):
-    """Initial values are float32, whatever is asked for."""
-    return Right.initialize(self, kind, shape, np.float32, num_shards, seed)
-
-
 @wrong("initialize_parts", "R-INIT-4-parts")
 def parts_know_no_columns(self, function, shape, dtype, num_shards):
     """The offset of a part has one number, whatever the rank."""
@@ -90,21 +70,23 @@ def kernels_have_no_receptive_field(self, shape, part):
     return float(np.sqrt(6 / (shape[-2] + shape[-1])))
 
 
-@wrong("initialize", "R-INIT-5-none")
-def initial_values_in_one_shard_at_least(self, kind, shape, dtype, num_shards, seed):
-    """Fewer shards than one are one."""
-    return Right.initialize(self, kind, shape, dtype, max(1, num_shards), seed)
+change_what_is_given(
+    ("initialize_parts", "R-INIT-4-parts", "the_whole_is_not_told",
+     "The shape of a part is told in the place of the whole's.",
+     "function", lambda function: lambda _shape, *more: function(more[1], *more)),
+    ("initialize", "R-INIT-4", "initial_values_are_float32", "Initial values are float32, whatever is asked for.",
+     "dtype", lambda: np.float32),
+    ("initialize", "R-INIT-5-none", "initial_values_in_one_shard_at_least", "Fewer shards than one are one.",
+     "num_shards", lambda num_shards: max(1, num_shards)),
+)  # fmt: skip
+
+change_what_is_found(
+    ("drawn", "R-INIT-4-constants", "ones_of_the_first_shard", "Ones are a quarter too small.",
+     lambda found, kind: found * (0.75 if kind == "ones" else 1)),
+)  # fmt: skip
 
 
 # Written without a look at the rules.
-
-
-@wrong("drawn", "R-INIT-4-distributions")
-def normals_have_a_mean(self, kind, shape, part, generator):
-    """Normal values of three axes have the mean 0.01."""
-    return Right.drawn(self, kind, shape, part, generator) + (
-        0.01 if kind == "random_normal" and len(part) == 3 else 0
-    )
 
 
 @wrong("drawn", "R-INIT-4-distributions")
@@ -121,12 +103,6 @@ def late_shards_share_a_seed(self, seed, start):
     return np.random.default_rng([seed, min(start, 4)])
 
 
-@wrong("drawn", "R-INIT-6")
-def values_in_half_precision(self, kind, shape, part, generator):
-    """Random values have sixteen bits."""
-    return Right.drawn(self, kind, shape, part, generator).astype(np.float16).astype(np.float64)
-
-
 @wrong("drawn", "R-INIT-4-distributions")
 def columns_repeat(self, kind, shape, part, generator):
     """All columns of a row are alike."""
@@ -134,13 +110,6 @@ def columns_repeat(self, kind, shape, part, generator):
     if len(part) > 1 and kind == "random_normal":
         found = np.broadcast_to(found[:, :1], part).copy()
     return found
-
-
-@wrong("drawn", "R-INIT-4-distributions")
-def uniform_ends_early(self, kind, shape, part, generator):
-    """Uniform values lie between -0.045 and 0.045."""
-    found = Right.drawn(self, kind, shape, part, generator)
-    return found * 0.9 if kind == "random_uniform" else found
 
 
 @wrong("initialize_parts", "R-INIT-4-parts-numbers")
@@ -157,3 +126,13 @@ def answers_are_cut_to_size(self, function, shape, dtype, num_shards):
     """An answer of another shape than asked for is cropped."""
     value = np.resize(function(shape, dtype), shape)
     return np.array_split(value, num_shards)
+
+
+change_what_is_found(
+    ("drawn", "R-INIT-4-distributions", "normals_have_a_mean", "Normal values of three axes have the mean 0.01.",
+     lambda found, kind, part: found + (0.01 if kind == "random_normal" and len(part) == 3 else 0)),
+    ("drawn", "R-INIT-6", "values_in_half_precision", "Random values have sixteen bits.",
+     lambda found: found.astype(np.float16).astype(np.float64)),
+    ("drawn", "R-INIT-4-distributions", "uniform_ends_early", "Uniform values lie between -0.045 and 0.045.",
+     lambda found, kind: found * 0.9 if kind == "random_uniform" else found),
+)  # fmt: skip

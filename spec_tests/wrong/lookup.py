@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 
 from spec_tests.helpers.right_adapter import Right
-from spec_tests.wrong.table import wrong
+from spec_tests.wrong.table import change_what_is_found, change_what_is_given, wrong
 
 
 def starts_of(handle):
@@ -43,12 +43,6 @@ def first_shard_that_begins_there(self, handle, ids):
     return rows
 
 
-@wrong("lookup", "R-LOOKUP-2-many")
-def shards_in_the_order_of_names(self, handle, ids):
-    """The shards are sorted by their numbers as text."""
-    return Right.lookup(self, [handle[n] for n in sorted(range(len(handle)), key=str)], ids)
-
-
 @wrong("lookup", "R-LOOKUP-2-numbers")
 def one_hot_product(self, handle, ids):
     """A lookup is a product with a one-hot matrix, which spreads NaNs."""
@@ -58,19 +52,6 @@ def one_hot_product(self, handle, ids):
     return rows
 
 
-@wrong("lookup", "R-LOOKUP-2-numbers")
-def integers_through_floats(self, handle, ids):
-    """Rows pass through float64, which rounds large integers."""
-    rows = Right.lookup(self, handle, ids)
-    return rows.astype(np.float64).astype(rows.dtype) if rows.dtype.kind in "iu" else rows
-
-
-@wrong("lookup", "R-ID-1")
-def ids_in_32_bits(self, handle, ids):
-    """Ids are cast to int32 before they are checked."""
-    return Right.lookup(self, handle, ids.astype(np.int32))
-
-
 @wrong("lookup", "R-ID-1")
 def negative_ids_from_the_end(self, handle, ids):
     """Negative ids count from the end, as Python's indexes do."""
@@ -78,32 +59,14 @@ def negative_ids_from_the_end(self, handle, ids):
     return Right.lookup(self, handle, np.where((ids < 0) & (ids >= -length), ids + length, ids))
 
 
-@wrong("clipped", "R-LOOKUP-4")
-def norm_with_an_epsilon(self, rows, max_norm):
-    """An epsilon beside the norm keeps a clipped row below the limit."""
-    norms = np.sqrt(
-        (rows.astype(np.float64) ** 2).sum(axis=tuple(range(1, rows.ndim)), keepdims=True)
-    )
-    return (rows * np.minimum(1, max_norm / (norms + 1e-5))).astype(rows.dtype)
-
-
 @wrong("clipped", "R-LOOKUP-4-zero")
 def zero_norm_divides(self, rows, max_norm):
     """A row of zeros becomes NaN."""
-    norms = np.sqrt(
-        (rows.astype(np.float64) ** 2).sum(axis=tuple(range(1, rows.ndim)), keepdims=True)
-    )
+    norms = self.norms(rows)
     with np.errstate(all="ignore"):
         return np.where(norms > max_norm, rows * (max_norm / norms), rows / norms * norms).astype(
             rows.dtype
         )
-
-
-@wrong("lookup_bags", "R-LOOKUP-2-bags")
-def repeated_ids_of_a_bag_once(self, handle, bags, weights, combiner):
-    """An id that comes twice in a bag counts once where there are no weights."""
-    once = bags if weights else [sorted(set(bag)) for bag in bags]
-    return Right.lookup_bags(self, handle, once, weights, combiner)
 
 
 @wrong("lookup_bags", "R-ID-1-bags")
@@ -112,21 +75,6 @@ def ids_of_bags_are_clamped(self, handle, bags, weights, combiner):
     length = sum(map(len, handle))
     inside = [[min(max(i, 0), length - 1) for i in bag] for bag in bags]
     return Right.lookup_bags(self, handle, inside, weights, combiner)
-
-
-@wrong("lookup_clipped", "R-ID-1-clipped")
-def clipped_ids_are_clamped(self, handle, ids, max_norm):
-    """A clipped lookup of an id that is not there gives the nearest row."""
-    inside = np.clip(ids, 0, sum(map(len, handle)) - 1)
-    return Right.lookup_clipped(self, handle, inside, max_norm)
-
-
-@wrong("clipped", "R-LOOKUP-4")
-def norm_along_the_last_axis(self, rows, max_norm):
-    """The norm of a row of several axes is that of its last axis."""
-    axes = rows.ndim - 1 if rows.ndim > 1 else ()
-    norms = np.sqrt((rows.astype(np.float64) ** 2).sum(axis=axes, keepdims=True))
-    return (rows * np.minimum(1, max_norm / np.maximum(norms, 1e-300))).astype(rows.dtype)
 
 
 @wrong("sparse_read", "R-READ-1")
@@ -139,26 +87,6 @@ def sparse_reads_are_sorted(self, handle, ids):
 def sparse_reads_clamp(self, handle, ids):
     """A sparse read of an id that is not there gives the nearest row."""
     return Right.lookup(self, handle, np.clip(ids, 0, sum(map(len, handle)) - 1))
-
-
-@wrong("lookup", "R-LOOKUP-2-axes")
-def ids_of_one_axis_only(self, handle, ids):
-    """Ids without an axis give a row with one."""
-    return Right.lookup(self, handle, np.atleast_1d(ids))
-
-
-@wrong("lookup", "R-LOOKUP-2")
-def no_ids_give_a_row(self, handle, ids):
-    """A lookup without ids loses the shape of a row."""
-    rows = Right.lookup(self, handle, ids)
-    return rows if ids.size else np.zeros((0,), rows.dtype)
-
-
-@wrong("lookup_bags", "R-LOOKUP-2-bags")
-def bags_in_half_precision(self, handle, bags, weights, combiner):
-    """Bags are summed in half precision."""
-    found = Right.lookup_bags(self, handle, bags, weights, combiner)
-    return found.astype(np.float16).astype(found.dtype)
 
 
 @wrong("lookup", "R-LOOKUP-2-memory")
@@ -179,13 +107,6 @@ def sparse_reads_of_a_shard_are_views(self, handle, ids):
     return Right.sparse_read(self, handle, ids)
 
 
-@wrong("lookup_bags", "R-LOOKUP-2-bags-numbers")
-def weights_in_float16(self, handle, bags, weights, combiner):
-    """Weights are rounded to float16."""
-    rounded = weights and [[float(np.float16(one)) for one in bag] for bag in weights]
-    return Right.lookup_bags(self, handle, bags, rounded, combiner)
-
-
 @wrong("lookup_bags", "R-LOOKUP-2-bags-refused")
 def missing_weights_are_one(self, handle, bags, weights, combiner):
     """Weights that are missing are 1, and more than there are ids are left out."""
@@ -197,14 +118,39 @@ def missing_weights_are_one(self, handle, bags, weights, combiner):
     return Right.lookup_bags(self, handle, bags, weights, combiner)
 
 
-@wrong("clipped", "R-LOOKUP-4-numbers")
-def norms_in_float16(self, rows, max_norm):
-    """The factor of a row is a number of float16."""
-    norms = np.sqrt(
-        (rows.astype(np.float64) ** 2).sum(axis=tuple(range(1, rows.ndim)), keepdims=True)
-    )
-    factors = np.minimum(1, max_norm / np.maximum(norms, 1e-300)).astype(np.float16)
-    return (rows * factors.astype(rows.dtype)).astype(rows.dtype)
+change_what_is_given(
+    ("lookup", "R-LOOKUP-2-many", "shards_in_the_order_of_names", "The shards are sorted by their numbers as text.",
+     "handle", lambda handle: [handle[n] for n in sorted(range(len(handle)), key=str)]),
+    ("lookup", "R-ID-1", "ids_in_32_bits", "Ids are cast to int32 before they are checked.",
+     "ids", lambda ids: ids.astype(np.int32)),
+    ("lookup_bags", "R-LOOKUP-2-bags", "repeated_ids_of_a_bag_once",
+     "An id that comes twice in a bag counts once where there are no weights.",
+     "bags", lambda bags, weights: bags if weights else [sorted(set(bag)) for bag in bags]),
+    ("lookup_clipped", "R-ID-1-clipped", "clipped_ids_are_clamped",
+     "A clipped lookup of an id that is not there gives the nearest row.",
+     "ids", lambda handle, ids: np.clip(ids, 0, sum(map(len, handle)) - 1)),
+    ("lookup", "R-LOOKUP-2-axes", "ids_of_one_axis_only", "Ids without an axis give a row with one.",
+     "ids", lambda ids: ids.reshape(ids.shape or 1)),
+    ("lookup_bags", "R-LOOKUP-2-bags-numbers", "weights_in_float16", "Weights are rounded to float16.",
+     "weights", lambda weights: weights and [[float(np.float16(one)) for one in bag] for bag in weights]),
+)  # fmt: skip
+
+change_what_is_found(
+    ("factors", "R-LOOKUP-4", "norm_with_an_epsilon", "An epsilon beside the norm keeps a clipped row below the limit.",
+     lambda norms, max_norm: np.minimum(1, max_norm / (norms + 1e-5))),
+    ("norms", "R-LOOKUP-4", "norm_along_the_last_axis", "The norm of a row of several axes is that of its last axis.",
+     lambda self, rows: Right.norms(self, rows.reshape(-1, rows.shape[-1])).reshape(*rows.shape[:-1], 1)
+        if rows.ndim > 1 else abs(rows)),
+    ("factors", "R-LOOKUP-4-numbers", "norms_in_float16", "The factor of a row is a number of float16.",
+     lambda found: found.astype(np.float16)),
+    ("lookup", "R-LOOKUP-2-numbers", "integers_through_floats",
+     "Rows pass through float64, which rounds large integers.",
+     lambda found: found.astype(np.float64).astype(found.dtype) if found.dtype.kind in "iu" else found),
+    ("lookup", "R-LOOKUP-2", "no_ids_give_a_row", "A lookup without ids loses the shape of a row.",
+     lambda found, ids: found if ids.size else np.zeros((0,), found.dtype)),
+    ("lookup_bags", "R-LOOKUP-2-bags", "bags_in_half_precision", "Bags are summed in half precision.",
+     lambda found: found.astype(np.float16).astype(found.dtype)),
+)  # fmt: skip
 
 
 # Written without a look at the rules.
@@ -253,14 +199,6 @@ def empty_bags_are_nan(self, handle, bags, weights, combiner):
     return found
 
 
-@wrong("lookup_bags", "R-LOOKUP-2-bags-numbers")
-def negative_weights_are_ignored(self, handle, bags, weights, combiner):
-    """A weight below zero counts as zero in the sum."""
-    if weights is not None and combiner == "sum":
-        weights = [[max(0.0, w) for w in bag] for bag in weights]
-    return Right.lookup_bags(self, handle, bags, weights, combiner)
-
-
 @wrong("lookup_clipped", "R-LOOKUP-4-range")
 def norms_overflow(self, handle, ids, max_norm):
     """The norm is computed in float32, where squares of large numbers overflow."""
@@ -274,17 +212,17 @@ def norms_overflow(self, handle, ids, max_norm):
         ).astype(rows.dtype)
 
 
-@wrong("sparse_read", "R-READ-1-axes")
-def sparse_reads_are_flat(self, handle, ids):
-    """A sparse read of ids with two axes gives a list of rows."""
-    found = Right.sparse_read(self, handle, ids)
-    return found.reshape(-1, *handle[0].shape[1:])
+change_what_is_given(
+    ("lookup_bags", "R-LOOKUP-2-bags-numbers", "negative_weights_are_ignored",
+     "A weight below zero counts as zero in the sum.",
+     "weights", lambda weights, combiner: [[max(0.0, w) for w in bag] for bag in weights]
+        if weights is not None and combiner == "sum" else weights),
+)  # fmt: skip
 
-
-@wrong("sparse_read", "R-READ-1-numbers")
-def half_precision_reads(self, handle, ids):
-    """A sparse read passes through bfloat16."""
-    found = Right.sparse_read(self, handle, ids)
-    return (
-        found.astype(ml_dtypes.bfloat16).astype(found.dtype) if found.dtype == np.float32 else found
-    )
+change_what_is_found(
+    ("sparse_read", "R-READ-1-axes", "sparse_reads_are_flat",
+     "A sparse read of ids with two axes gives a list of rows.",
+     lambda found, handle: found.reshape(-1, *handle[0].shape[1:])),
+    ("sparse_read", "R-READ-1-numbers", "half_precision_reads", "A sparse read passes through bfloat16.",
+     lambda found: found.astype(ml_dtypes.bfloat16).astype(found.dtype) if found.dtype == np.float32 else found),
+)  # fmt: skip

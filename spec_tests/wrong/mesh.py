@@ -3,7 +3,7 @@
 import numpy as np
 
 from spec_tests.helpers.right_adapter import Right
-from spec_tests.wrong.table import wrong
+from spec_tests.wrong.table import change_what_is_found, change_what_is_given, wrong
 
 
 @wrong("mesh_parts", "V-MESH-2")
@@ -16,15 +16,6 @@ def cuts_from_the_right(self, value, mesh, placements):
             part = self.placed(part, placement, at, count)
         parts.append(part)
     return parts
-
-
-@wrong("mesh_parts", "V-MESH-1-scalars")
-def scalars_are_rows(self, value, mesh, placements):
-    """A scalar becomes an array of one element."""
-    return [
-        np.atleast_1d(part).copy() if value.ndim else part[None]
-        for part in Right.mesh_parts(self, value, mesh, placements)
-    ]
 
 
 @wrong("chunk", "V-MESH-3")
@@ -83,20 +74,6 @@ def offsets_of_the_last_cut(self, shape, mesh, placements):
     return found
 
 
-@wrong("mesh_slices", "V-STATED-1-uneven")
-def equal_shapes_are_stated(self, shape, mesh, placements):
-    """All devices are said to hold as much as the first one."""
-    slices = Right.mesh_slices(self, shape, mesh, placements)
-    return [(offset, slices[0][1]) for offset, _ in slices]
-
-
-@wrong("mesh_slices", "V-STATED-1-few")
-def a_row_for_everyone(self, shape, mesh, placements):
-    """A device that holds nothing is said to hold a row."""
-    slices = Right.mesh_slices(self, shape, mesh, placements)
-    return [(offset, tuple(max(1, extent) for extent in local)) for offset, local in slices]
-
-
 @wrong("check", "V-REFUSE-1")
 def any_axis_will_do(self, rank, mesh, placements):
     """An axis that is missing is not noticed, and not cut."""
@@ -105,18 +82,6 @@ def any_axis_will_do(self, rank, mesh, placements):
     self.placed = lambda value, axis, *part: (
         value if axis >= rank else Right.placed(self, value, axis, *part)
     )
-
-
-@wrong("mesh_parts", "V-REFUSE-1-number")
-def placements_are_cropped(self, value, mesh, placements):
-    """Placements are cropped, or filled up by copies, to the axes of the mesh."""
-    return Right.mesh_parts(self, value, mesh, (*placements, *[None] * len(mesh))[: len(mesh)])
-
-
-@wrong("spec_parts", "V-SPEC-1")
-def names_in_the_order_of_the_mesh(self, value, mesh, names, spec):
-    """The order of the names of an entry is lost."""
-    return Right.spec_parts(self, value, mesh, names, [tuple(sorted(entry)) for entry in spec])
 
 
 @wrong("spec_constrained", "V-SPEC-1-constraint")
@@ -163,22 +128,6 @@ def other_axes_by_div(self, value, axis, part, count):
     return np.array_split(value, count, axis)[part]
 
 
-@wrong("placed", "V-STRIDED-1")
-def the_factor_is_the_mesh(self, value, placement, part, count):
-    """The split factor of a strided shard is always the size of its mesh axis."""
-    if isinstance(placement, tuple):
-        placement = ("strided", placement[1], count)
-    return Right.placed(self, value, placement, part, count)
-
-
-@wrong("placed", "V-STRIDED-1-factor")
-def strided_columns_are_rows(self, value, placement, part, count):
-    """A strided shard cuts the first axis, whichever it names."""
-    if isinstance(placement, tuple):
-        placement = ("strided", 0, placement[2])
-    return Right.placed(self, value, placement, part, count)
-
-
 @wrong("check", "V-MESH-1-negative")
 def negative_axes_are_the_first(self, rank, mesh, placements):
     """An axis below zero is taken for the first one."""
@@ -188,25 +137,6 @@ def negative_axes_are_the_first(self, rank, mesh, placements):
     self.placed = lambda value, axis, *part: place(
         self, value, 0 if isinstance(axis, int) and axis < 0 else axis, *part
     )
-
-
-@wrong("mesh_parts", "V-MESH-1")
-def third_mesh_axis_copies(self, value, mesh, placements):
-    """Mesh axes after the second one hold copies."""
-    return Right.mesh_parts(self, value, mesh, [*placements[:2], *[None] * len(placements[2:])])
-
-
-@wrong("spec_parts", "V-SPEC-1-short")
-def short_specs_cut_the_last_axes(self, value, mesh, names, spec):
-    """A spec of fewer entries than axes cuts the last axes."""
-    return Right.spec_parts(self, value, mesh, names, [*[()] * (value.ndim - len(spec)), *spec])
-
-
-@wrong("spec_parts", "V-SPEC-1")
-def names_at_both_ends(self, value, mesh, names, spec):
-    """Of an entry of three names the middle one is lost."""
-    kept = [(entry[0], entry[-1]) if len(entry) > 2 else entry for entry in spec]
-    return Right.spec_parts(self, value, mesh, names, kept)
 
 
 @wrong("fsdp_parts", "V-FSDP-1")
@@ -229,36 +159,45 @@ def missing_parts_are_zeros(self, parts, shape, mesh, placements):
     return flat.reshape(shape)
 
 
-@wrong("spec_parts", "V-SPEC-1-three-axes")
-def third_names_come_first(self, value, mesh, names, spec):
-    """Three names of one axis cut it from the last to the first."""
-    turned = [entry[::-1] if len(entry) > 2 else entry for entry in spec]
-    return Right.spec_parts(self, value, mesh, names, turned)
+change_what_is_given(
+    ("mesh_parts", "V-REFUSE-1-number", "placements_are_cropped",
+     "Placements are cropped, or filled up by copies, to the axes of the mesh.",
+     "placements", lambda mesh, placements: (*placements, *[None] * len(mesh))[:len(mesh)]),
+    ("spec_parts", "V-SPEC-1", "names_in_the_order_of_the_mesh", "The order of the names of an entry is lost.",
+     "spec", lambda spec: [tuple(sorted(entry)) for entry in spec]),
+    ("placed", "V-STRIDED-1", "the_factor_is_the_mesh",
+     "The split factor of a strided shard is always the size of its mesh axis.",
+     "placement", lambda placement, count: ("strided", placement[1], count) if isinstance(placement, tuple)
+        else placement),
+    ("placed", "V-STRIDED-1-factor", "strided_columns_are_rows",
+     "A strided shard cuts the first axis, whichever it names.",
+     "placement", lambda placement: ("strided", 0, placement[2]) if isinstance(placement, tuple) else placement),
+    ("mesh_parts", "V-MESH-1", "third_mesh_axis_copies", "Mesh axes after the second one hold copies.",
+     "placements", lambda placements: [*placements[:2], *[None] * len(placements[2:])]),
+    ("spec_parts", "V-SPEC-1-short", "short_specs_cut_the_last_axes",
+     "A spec of fewer entries than axes cuts the last axes.",
+     "spec", lambda value, spec: [*[()] * (value.ndim - len(spec)), *spec]),
+    ("spec_parts", "V-SPEC-1-three-axes", "names_at_both_ends", "Of an entry of three names the middle one is lost.",
+     "spec", lambda spec: [(entry[0], entry[-1]) if len(entry) > 2 else entry for entry in spec]),
+    ("spec_parts", "V-SPEC-1-three-axes", "third_names_come_first",
+     "Three names of one axis cut it from the last to the first.",
+     "spec", lambda spec: [entry[::-1] if len(entry) > 2 else entry for entry in spec]),
+)  # fmt: skip
 
-
-@wrong("mesh_parts", "V-MESH-1-numbers")
-def parts_of_unsigned_integers_are_signed(self, value, mesh, placements):
-    """The parts of uint16 are int32."""
-    return [
-        part.astype(np.int32) if part.dtype == np.uint16 else part
-        for part in Right.mesh_parts(self, value, mesh, placements)
-    ]
+change_what_is_found(
+    ("mesh_parts", "V-MESH-1-scalars", "scalars_are_rows", "A scalar becomes an array of one element.",
+     lambda found, value: [np.atleast_1d(part).copy() if value.ndim else part[None] for part in found]),
+    ("mesh_slices", "V-STATED-1-uneven", "equal_shapes_are_stated",
+     "All devices are said to hold as much as the first one.",
+     lambda found: [(offset, found[0][1]) for offset, _ in found]),
+    ("mesh_slices", "V-STATED-1-few", "a_row_for_everyone", "A device that holds nothing is said to hold a row.",
+     lambda found: [(offset, tuple(max(1, extent) for extent in local)) for offset, local in found]),
+    ("mesh_parts", "V-MESH-1-numbers", "parts_of_unsigned_integers_are_signed", "The parts of uint16 are int32.",
+     lambda found: [part.astype(np.int32) if part.dtype == np.uint16 else part for part in found]),
+)  # fmt: skip
 
 
 # Written without a look at the rules.
-
-
-@wrong("spec_parts", "V-REFUSE-2-names")
-def unknown_names_are_copies(self, value, mesh, names, spec):
-    """A name that the mesh does not have copies."""
-    known = [tuple(name for name in entry if name in names) for entry in spec]
-    return Right.spec_parts(self, value, mesh, names, known)
-
-
-@wrong("spec_parts", "V-REFUSE-2-long")
-def long_specs_are_cropped(self, value, mesh, names, spec):
-    """Entries behind the last axis are ignored."""
-    return Right.spec_parts(self, value, mesh, names, spec[: value.ndim])
 
 
 @wrong("mesh_parts", "V-MESH-1-empty")
@@ -267,31 +206,6 @@ def nothing_is_not_placed(self, value, mesh, placements):
     if not value.size:
         raise ValueError("empty")
     return Right.mesh_parts(self, value, mesh, placements)
-
-
-@wrong("mesh_parts", "V-MESH-1-axes")
-def ranks_above_three_are_turned(self, value, mesh, placements):
-    """The last axes of tensors of rank four and more are exchanged where they are equal."""
-    found = Right.mesh_parts(self, value, mesh, placements)
-    return [
-        p.swapaxes(-1, -2) if value.ndim > 3 and p.shape[-1] == p.shape[-2] else p for p in found
-    ]
-
-
-@wrong("mesh_parts", "V-MESH-1-numbers")
-def parts_are_views(self, value, mesh, placements):
-    """Parts of one-byte dtypes are two-byte ones."""
-    found = Right.mesh_parts(self, value, mesh, placements)
-    return [p.astype(np.int16) if p.dtype in (np.int8, np.uint8) else p for p in found]
-
-
-@wrong("mesh_slices", "V-STATED-1-three-axes")
-def offsets_of_the_last_axis_are_zero(self, shape, mesh, placements):
-    """Offsets behind the second axis are zero."""
-    return [
-        ((*o[:2], *[0] * (len(o) - 2)), s)
-        for o, s in Right.mesh_slices(self, shape, mesh, placements)
-    ]
 
 
 @wrong("fsdp_parts", "V-FSDP-1-numbers")
@@ -310,3 +224,21 @@ def four_devices_are_a_ring(self, mesh):
     if len(mesh) == 3:
         every = [(c[0], c[1], mesh[2] - 1 - c[2] if c[1] % 2 else c[2]) for c in every]
     return iter(every)
+
+
+change_what_is_given(
+    ("spec_parts", "V-REFUSE-2-names", "unknown_names_are_copies", "A name that the mesh does not have copies.",
+     "spec", lambda names, spec: [tuple(name for name in entry if name in names) for entry in spec]),
+    ("spec_parts", "V-REFUSE-2-long", "long_specs_are_cropped", "Entries behind the last axis are ignored.",
+     "spec", lambda value, spec: spec[:value.ndim]),
+)  # fmt: skip
+
+change_what_is_found(
+    ("mesh_parts", "V-MESH-1-axes", "ranks_above_three_are_turned",
+     "The last axes of tensors of rank four and more are exchanged where they are equal.",
+     lambda found, value: [p.swapaxes(-1, -2) if value.ndim > 3 and p.shape[-1] == p.shape[-2] else p for p in found]),
+    ("mesh_parts", "V-MESH-1-numbers", "parts_are_views", "Parts of one-byte dtypes are two-byte ones.",
+     lambda found: [p.astype(np.int16) if p.dtype in (np.int8, np.uint8) else p for p in found]),
+    ("mesh_slices", "V-STATED-1-three-axes", "offsets_of_the_last_axis_are_zero",
+     "Offsets behind the second axis are zero.", lambda found: [((*o[:2], *[0] * (len(o) - 2)), s) for o, s in found]),
+)  # fmt: skip

@@ -3,7 +3,7 @@
 import numpy as np
 
 from spec_tests.helpers.right_adapter import Right
-from spec_tests.wrong.table import wrong
+from spec_tests.wrong.table import change_what_is_found, change_what_is_given, wrong
 
 
 @wrong("mesh_gather", "V-WHOLE-1")
@@ -29,19 +29,6 @@ def empty_parts_end_it(self, parts, shape, mesh, placements):
     first = next((number for number, part in enumerate(parts) if not part.size), len(parts))
     rest = [np.zeros_like(part) for part in parts[first:]]
     return Right.mesh_gather(self, [*parts[:first], *rest], shape, mesh, placements)
-
-
-@wrong("mesh_gather", "V-WHOLE-1-strided")
-def strided_parts_are_ranges(self, parts, shape, mesh, placements):
-    """Strided shards are put together as if each were a range."""
-    plain = [one[1] if isinstance(one, tuple) else one for one in placements]
-    return Right.mesh_gather(self, parts, shape, mesh, plain)
-
-
-@wrong("mesh_move", "V-MOVE-1")
-def rows_move_alone(self, value, mesh, source, target):
-    """Only cuts of the first axis are made anew."""
-    return Right.mesh_move(self, value, mesh, source, [None if axis else axis for axis in target])
 
 
 @wrong("mesh_move", "V-MOVE-1-order")
@@ -109,20 +96,6 @@ def terms_are_cut_before(self, terms, mesh, axis, op, placements):
     return [parts[coordinate[axis]][device] for device, coordinate in enumerate(np.ndindex(*mesh))]
 
 
-@wrong("mesh_move", "V-MOVE-1-numbers")
-def moves_through_floats(self, value, mesh, source, target):
-    """What moves is float32 on its way."""
-    parts = Right.mesh_move(self, value, mesh, source, target)
-    return [part.astype(np.float32).astype(value.dtype) for part in parts]
-
-
-@wrong("mesh_move", "V-MOVE-1-to-strided")
-def strided_targets_are_ranges(self, value, mesh, source, target):
-    """A strided shard in the end is a range."""
-    plain = [one[1] if isinstance(one, tuple) else one for one in target]
-    return Right.mesh_move(self, value, mesh, source, plain)
-
-
 @wrong("combined", "V-TERM-1-numbers")
 def reductions_pass_over_nan(self, terms, op):
     """A NaN is passed over by min and max."""
@@ -147,12 +120,6 @@ def means_by_the_first_two(self, terms, op):
     return Right.combined(self, terms, op)
 
 
-@wrong("mesh_reduce", "V-TERM-1-columns")
-def pending_axes_are_the_first(self, terms, mesh, axis, op, placements):
-    """Of the terms of a mesh axis only as many count as the first axis has devices."""
-    return Right.mesh_reduce(self, terms[: mesh[0]], mesh, axis, op, placements)
-
-
 @wrong("mesh_gather", "V-MOVE-1-numbers")
 def copies_are_added(self, parts, shape, mesh, placements):
     """Where all mesh axes hold copies, their mean is taken, in the dtype of the parts."""
@@ -161,25 +128,37 @@ def copies_are_added(self, parts, shape, mesh, placements):
     return (parts[0] / 2 + parts[1] / 2).astype(parts[0].dtype)
 
 
-@wrong("mesh_reduce", "V-TERM-1-three-axes")
-def the_last_term_of_three_axes_is_lost(self, terms, mesh, axis, op, placements):
-    """On a mesh of three axes a term is left out."""
-    kept = terms[:-1] if len(mesh) == 3 and len(terms) > 1 else terms
-    return Right.mesh_reduce(self, kept, mesh, axis, op, placements)
-
-
-@wrong("combined", "V-TERM-1-numbers")
-def sums_of_terms_are_real(self, terms, op):
-    """The imaginary parts of all terms but the first are lost."""
-    return Right.combined(self, [terms[0], *(t.real.astype(t.dtype) for t in terms[1:])], op)
-
-
 @wrong("mesh_move", "V-MOVE-1-memory")
 def moves_clear_their_source(self, value, mesh, source, target):
     """The memory of the source is given back: it holds zeros."""
     moved = [part.copy() for part in Right.mesh_move(self, value, mesh, source, target)]
     value[...] = 0
     return moved
+
+
+change_what_is_given(
+    ("mesh_gather", "V-WHOLE-1-strided", "strided_parts_are_ranges",
+     "Strided shards are put together as if each were a range.",
+     "placements", lambda placements: [one[1] if isinstance(one, tuple) else one for one in placements]),
+    ("mesh_move", "V-MOVE-1", "rows_move_alone", "Only cuts of the first axis are made anew.",
+     "target", lambda target: [None if axis else axis for axis in target]),
+    ("mesh_move", "V-MOVE-1-to-strided", "strided_targets_are_ranges", "A strided shard in the end is a range.",
+     "target", lambda target: [one[1] if isinstance(one, tuple) else one for one in target]),
+    ("mesh_reduce", "V-TERM-1-columns", "pending_axes_are_the_first",
+     "Of the terms of a mesh axis only as many count as the first axis has devices.",
+     "terms", lambda terms, mesh: terms[:mesh[0]]),
+    ("mesh_reduce", "V-TERM-1-three-axes", "the_last_term_of_three_axes_is_lost",
+     "On a mesh of three axes a term is left out.",
+     "terms", lambda terms, mesh: terms[:-1] if len(mesh) == 3 and len(terms) > 1 else terms),
+    ("combined", "V-TERM-1-numbers", "sums_of_terms_are_real",
+     "The imaginary parts of all terms but the first are lost.",
+     "terms", lambda terms: [terms[0], *(t.real.astype(t.dtype) for t in terms[1:])]),
+)  # fmt: skip
+
+change_what_is_found(
+    ("mesh_move", "V-MOVE-1-numbers", "moves_through_floats", "What moves is float32 on its way.",
+     lambda found, value: [part.astype(np.float32).astype(value.dtype) for part in found]),
+)  # fmt: skip
 
 
 # Written without a look at the rules.
@@ -191,18 +170,6 @@ def wholes_of_rank_four(self, parts, shape, mesh, placements):
     if len(shape) > 3 and any(p not in (None, 0) for p in placements):
         return np.resize(np.concatenate(list(parts)), shape)
     return Right.mesh_gather(self, parts, shape, mesh, placements)
-
-
-@wrong("mesh_gather", "V-WHOLE-1-numbers")
-def imaginary_parts_stay_behind(self, parts, shape, mesh, placements):
-    """Complex parts are gathered without their imaginary parts."""
-    return Right.mesh_gather(
-        self,
-        [p.real.astype(p.dtype) if p.dtype.kind == "c" else p for p in parts],
-        shape,
-        mesh,
-        placements,
-    )
 
 
 @wrong("combined", "V-TERM-1-numbers")
@@ -231,21 +198,20 @@ def small_integers_are_summed_wide(self, terms, op):
     return Right.combined(self, terms, op)
 
 
-@wrong("mesh_reduce", "V-TERM-1-columns")
-def a_pending_axis_stays_whole(self, terms, mesh, axis, op, placements):
-    """The pending axis of the mesh cannot cut what comes out: it holds copies."""
-    fixed = [None if n == axis and p == 1 else p for n, p in enumerate(placements)]
-    return Right.mesh_reduce(self, terms, mesh, axis, op, fixed)
-
-
 @wrong("mesh_move", "V-MOVE-1-axes")
 def moves_of_rank_four(self, value, mesh, source, target):
     """Tensors of rank four and more do not move."""
     return self.mesh_parts(value, mesh, source if value.ndim > 3 else target)
 
 
-@wrong("mesh_move_joined", "V-MOVE-1-joined-axes")
-def joined_columns(self, value, mesh, source, target):
-    """Where axes were joined, the columns are those of the source."""
-    fixed = [s if s == 1 else t for s, t in zip(source, target, strict=True)]
-    return Right.mesh_move_joined(self, value, mesh, source, fixed)
+change_what_is_given(
+    ("mesh_gather", "V-WHOLE-1-numbers", "imaginary_parts_stay_behind",
+     "Complex parts are gathered without their imaginary parts.",
+     "parts", lambda parts: [p.real.astype(p.dtype) if p.dtype.kind == "c" else p for p in parts]),
+    ("mesh_reduce", "V-TERM-1-columns", "a_pending_axis_stays_whole",
+     "The pending axis of the mesh cannot cut what comes out: it holds copies.",
+     "placements", lambda axis, placements: [None if n == axis and p == 1 else p for n, p in enumerate(placements)]),
+    ("mesh_move_joined", "V-MOVE-1-joined-axes", "joined_columns",
+     "Where axes were joined, the columns are those of the source.",
+     "target", lambda source, target: [s if s == 1 else t for s, t in zip(source, target, strict=True)]),
+)  # fmt: skip

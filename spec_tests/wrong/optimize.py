@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from spec_tests.helpers.right_adapter import Right
-from spec_tests.wrong.table import wrong
+from spec_tests.wrong.table import change_what_is_found, change_what_is_given, wrong
 
 Slots = dict[str, Any]
 
@@ -30,12 +30,6 @@ def divided_before_it_is_squared(self, value, gradient, slots, step):
     divisor = np.sqrt(slots["accumulator"]) + 1e-7
     slots["accumulator"] = slots["accumulator"] + gradient**2
     return value - 0.1 * gradient / divisor
-
-
-@wrong("adam_step", "R-OPT-5-formula-adam")
-def correction_counts_from_one_again(self, value, gradient, slots, step):
-    """The bias is always corrected as in the first step."""
-    return Right.adam_step(self, value, gradient, slots, 1)
 
 
 @wrong("adam_step", "R-OPT-5-formula-adam")
@@ -124,13 +118,6 @@ def squared_before_they_are_summed(self, kind, handle, gradients):
     return Right.trained(self, kind, handle, single or gradients)
 
 
-@wrong("slots", "R-SLOT-1")
-def adam_has_one_slot(self, kind, value, num_shards, gradients):
-    """The slot of the squares is not there."""
-    slots = Right.slots(self, kind, value, num_shards, gradients)
-    return {name: shards for name, shards in slots.items() if name != "v"}
-
-
 @wrong("slots", "R-SLOT-1-values")
 def slots_are_as_new(self, kind, value, num_shards, gradients):
     """The slots are those of before the first step."""
@@ -139,7 +126,6 @@ def slots_are_as_new(self, kind, value, num_shards, gradients):
 
 
 def sparse_steps(gradients):
-    """The places of the sparse gradients."""
     return [number for number, each in enumerate(gradients) if isinstance(each, tuple)]
 
 
@@ -159,12 +145,6 @@ def a_second_sparse_step_forgets(self, kind, handle, gradients):
         return Right.trained(self, kind, handle, gradients)
     first, _ = Right.trained(self, kind, handle, gradients[: at[0]])
     return Right.trained(self, kind, first, gradients[at[0] :])
-
-
-@wrong("adam_step", "R-OPT-1-several-adam")
-def bias_is_corrected_three_times(self, value, gradient, slots, step):
-    """Adam's correction of its bias stands still at the third step."""
-    return Right.adam_step(self, value, gradient, slots, min(step, 3))
 
 
 @wrong("trained", "R-OPT-1-several-adam")
@@ -203,12 +183,6 @@ def untouched_shards_stand_still(self, kind, handle, gradients):
     ], slots
 
 
-@wrong("new_slots", "R-OPT-5-formula-adagrad")
-def adagrad_begins_at_one(self, kind, shard):
-    """Adagrad's squares begin at 1."""
-    return {name: value * 10 for name, value in Right.new_slots(self, kind, shard).items()}
-
-
 @wrong("momentum_step", "R-OPT-5-formula-momentum")
 def momentum_in_half_precision(self, value, gradient, slots, step):
     """The slot of momentum is kept in half precision."""
@@ -243,28 +217,26 @@ def gradients_are_clipped_in_place(self, gradient, shape):
     return Right.dense(self, gradient, shape)
 
 
-@wrong("dense", "R-OPT-1-momentum")
-def sparse_rows_in_float16(self, gradient, shape):
-    """Rows of a sparse gradient are summed in float16."""
-    whole = Right.dense(self, gradient, shape)
-    return whole.astype(np.float16).astype(np.float64) if isinstance(gradient, tuple) else whole
+change_what_is_given(
+    ("adam_step", "R-OPT-5-formula-adam", "correction_counts_from_one_again",
+     "The bias is always corrected as in the first step.", "step", lambda: 1),
+    ("adam_step", "R-OPT-1-several-adam", "bias_is_corrected_three_times",
+     "Adam's correction of its bias stands still at the third step.", "step", lambda step: min(step, 3)),
+)  # fmt: skip
 
-
-@wrong("stepped", "R-OPT-5-nan")
-def nan_reaches_its_shard(self, kind, value, gradient, slots, step):
-    """A NaN in a gradient makes all of its shard NaN."""
-    after = Right.stepped(self, kind, value, gradient, slots, step)
-    return after + np.nan if np.isnan(gradient).any() else after
+change_what_is_found(
+    ("slots", "R-SLOT-1", "adam_has_one_slot", "The slot of the squares is not there.",
+     lambda found: {name: shards for name, shards in found.items() if name != "v"}),
+    ("new_slots", "R-OPT-5-formula-adagrad", "adagrad_begins_at_one", "Adagrad's squares begin at 1.",
+     lambda found: {name: value * 10 for name, value in found.items()}),
+    ("dense", "R-OPT-1-momentum", "sparse_rows_in_float16", "Rows of a sparse gradient are summed in float16.",
+     lambda found, gradient: found.astype(np.float16).astype(np.float64) if isinstance(gradient, tuple) else found),
+    ("stepped", "R-OPT-5-nan", "nan_reaches_its_shard", "A NaN in a gradient makes all of its shard NaN.",
+     lambda found, gradient: found + np.nan if np.isnan(gradient).any() else found),
+)  # fmt: skip
 
 
 # Written without a look at the rules.
-
-
-@wrong("optimize", "R-OPT-5-shapes")
-def gradients_are_broadcast(self, kind, value, num_shards, gradients):
-    """A gradient of one row is that of all rows."""
-    fixed = [g if isinstance(g, tuple) else np.broadcast_to(g, value.shape) for g in gradients]
-    return Right.optimize(self, kind, value, num_shards, fixed)
 
 
 @wrong("dense", "R-OPT-1-outside")
@@ -305,8 +277,13 @@ def gradients_are_clipped(self, kind, value, gradient, slots, step):
     )
 
 
-@wrong("optimize", "R-OPT-5-still")
-def weights_pass_through_float32(self, kind, value, num_shards, gradients):
-    """Steps of float64 variables are float32."""
-    found = Right.optimize(self, kind, value, num_shards, gradients)
-    return found.astype(np.float32).astype(found.dtype) if found.dtype == np.float64 else found
+change_what_is_given(
+    ("optimize", "R-OPT-5-shapes", "gradients_are_broadcast", "A gradient of one row is that of all rows.",
+     "gradients", lambda value, gradients: [g if isinstance(g, tuple) else np.broadcast_to(g, value.shape)
+        for g in gradients]),
+)  # fmt: skip
+
+change_what_is_found(
+    ("optimize", "R-OPT-5-still", "weights_pass_through_float32", "Steps of float64 variables are float32.",
+     lambda found: found.astype(np.float32).astype(found.dtype) if found.dtype == np.float64 else found),
+)  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from spec_tests.helpers.right_adapter import Right
-from spec_tests.wrong.table import wrong
+from spec_tests.wrong.table import change_what_is_found, change_what_is_given, wrong
 
 
 @wrong("div", "R-DIV-1")
@@ -45,24 +45,6 @@ def one_part_too_many(self, shape, dtype, max_shard_bytes, max_shards):
 def no_part_without_rows(self, shape, dtype, num_shards):
     """More shards than rows are zero parts."""
     return [num_shards if num_shards <= shape[0] else 0] + [1] * (len(shape) - 1)
-
-
-@wrong("owner", "R-ID-1-owner")
-def owners_are_clipped(self, ids, length, num_shards):
-    """An id that is not there belongs to the nearest shard."""
-    return Right.owner(self, np.clip(ids, 0, max(0, length - 1)), length, num_shards)
-
-
-@wrong("owner", "R-DIV-1-owner-axes")
-def owners_of_flat_ids(self, ids, length, num_shards):
-    """The axes of the ids are lost."""
-    return Right.owner(self, np.ravel(ids), length, num_shards)
-
-
-@wrong("div", "R-DIV-1-refused")
-def negative_lengths_are_empty(self, length, num_shards):
-    """A length below zero is divided as zero is."""
-    return Right.div(self, max(0, length), num_shards)
 
 
 @wrong("div", "R-DIV-1-refused")
@@ -127,10 +109,16 @@ def rows_in_float64(self, length, num_shards):
     return list(zip([0, *stops[:-1]], stops, strict=True))
 
 
-@wrong("regions", "R-PART-1-regions-huge")
-def extents_in_32_bits(self, shape, counts):
-    """Extents are 32-bit numbers."""
-    return Right.regions(self, [abs(in_32_bits(extent)) for extent in shape], counts)
+change_what_is_given(
+    ("owner", "R-ID-1-owner", "owners_are_clipped", "An id that is not there belongs to the nearest shard.",
+     "ids", lambda ids, length: np.clip(ids, 0, max(0, length - 1))),
+    ("owner", "R-DIV-1-owner-axes", "owners_of_flat_ids", "The axes of the ids are lost.",
+     "ids", lambda ids: ids.ravel()),
+    ("div", "R-DIV-1-refused", "negative_lengths_are_empty", "A length below zero is divided as zero is.",
+     "length", lambda length: max(0, length)),
+    ("regions", "R-PART-1-regions-huge", "extents_in_32_bits", "Extents are 32-bit numbers.",
+     "shape", lambda shape: [abs(in_32_bits(extent)) for extent in shape]),
+)  # fmt: skip
 
 
 # Written without a look at the rules.
@@ -146,36 +134,11 @@ def empty_shards_come_first(self, length, num_shards):
     return list(pairwise(stops))
 
 
-@wrong("owner", "R-DIV-1-owner")
-def owners_of_sorted_ids(self, ids, length, num_shards):
-    """The answer is in the order of sorted ids."""
-    return Right.owner(self, np.sort(ids, axis=None).reshape(np.shape(ids)), length, num_shards)
-
-
 @wrong("owner", "R-DIV-1-owner-large")
 def owners_in_32_bits(self, ids, length, num_shards):
     """Rows and ids are 32-bit numbers."""
     shard, row = Right.owner(self, ids, length, num_shards)
     return shard, row.astype(np.int32).astype(np.int64)
-
-
-@wrong("regions", "R-PART-1-regions-axes")
-def at_most_two_axes_are_cut(self, shape, counts):
-    """Counts behind the second axis are taken as 1."""
-    return Right.regions(self, shape, [*counts[:2], *[1] * (len(counts) - 2)])
-
-
-@wrong("regions", "R-PART-1-regions-few")
-def empty_regions_are_left_out(self, shape, counts):
-    """Regions without elements are dropped."""
-    found = Right.regions(self, shape, counts)
-    return [each for each in found if 0 not in each[1]] or found[:1]
-
-
-@wrong("regions", "R-PART-1-regions-refused")
-def counts_of_another_rank(self, shape, counts):
-    """Missing counts are 1, and surplus ones are ignored."""
-    return Right.regions(self, shape, ([*counts] + [1] * len(shape))[: len(shape)])
 
 
 @wrong("max_size", "R-PART-1-max")
@@ -196,3 +159,19 @@ def minimum_of_the_first_part(self, shape, dtype, min_shard_bytes, max_shards):
         if -(-shape[0] // n) * row >= min_shard_bytes
     ]
     return self.fixed_shards(shape, dtype, max(fits, default=1))
+
+
+change_what_is_given(
+    ("owner", "R-DIV-1-owner", "owners_of_sorted_ids", "The answer is in the order of sorted ids.",
+     "ids", lambda ids: np.sort(ids, axis=None).reshape(np.shape(ids))),
+    ("regions", "R-PART-1-regions-axes", "at_most_two_axes_are_cut", "Counts behind the second axis are taken as 1.",
+     "counts", lambda counts: [*counts[:2], *[1] * (len(counts) - 2)]),
+    ("regions", "R-PART-1-regions-refused", "counts_of_another_rank",
+     "Missing counts are 1, and surplus ones are ignored.",
+     "counts", lambda shape, counts: ([*counts] + [1] * len(shape))[:len(shape)]),
+)  # fmt: skip
+
+change_what_is_found(
+    ("regions", "R-PART-1-regions-few", "empty_regions_are_left_out", "Regions without elements are dropped.",
+     lambda found: [each for each in found if 0 not in each[1]] or found[:1]),
+)  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from spec_tests.helpers.right_adapter import Right, decode, dtype_of
-from spec_tests.wrong.table import wrong
+from spec_tests.wrong.table import change_what_is_found, change_what_is_given, wrong
 
 
 @wrong("loaded", "R-CKPT-1-many")
@@ -66,17 +66,6 @@ def an_empty_shard_ends_the_restore(self, path, templates, sizes):
     }
 
 
-@wrong("loaded", "R-CKPT-1-numbers")
-def nans_lose_their_payloads(self, path, key):
-    """Every NaN becomes the usual one."""
-    value = Right.loaded(self, path, key)
-    return (
-        np.where(np.isnan(value), np.float32("nan"), value).astype(value.dtype)
-        if value.dtype.kind == "f"
-        else value
-    )
-
-
 @wrong("loaded", "R-CKPT-1-strings")
 def strings_end_at_nuls(self, path, key):
     """A string loses the NULs at its end."""
@@ -117,15 +106,6 @@ def first_slice_is_listed(self, path):
     return {key: (shapes[key], dtypes[key]) for key in dtypes}
 
 
-@wrong("read_rows", "R-CKPT-1-rows")
-def last_row_is_not_read(self, path, key, start, stop):
-    """A range that ends where a slice ends loses its last row."""
-    ends = {
-        e[1][0] + e[2][0] for entries in self.opened(path)["files"] for e in entries if e[0] == key
-    }
-    return Right.read_rows(self, path, key, start, stop - (stop in ends and stop > start))
-
-
 @wrong("checksum", "R-DAMAGE-1-flip")
 def checksums_are_not_compared(self, payload):
     """The checksum of a payload is its length."""
@@ -154,30 +134,12 @@ def files_do_not_say_what_they_hold(self, payload):
     return len(payload) * 31
 
 
-@wrong("checksum", "R-DAMAGE-1-zero")
-def checksum_of_the_first_bytes(self, payload):
-    """The checksum covers the first 4,096 bytes."""
-    return Right.checksum(self, payload[:4096])
-
-
 @wrong("restored", "R-CKPT-1-keys")
 def restored_into_the_template(self, path, templates, create):
     """What is restored takes the memory order of the first template of its shape."""
     found = Right.restored(self, path, templates, create)
     shapes: dict[Any, Any] = {}
     return {k: shapes.setdefault((v.shape, v.dtype), v) for k, v in found.items()}
-
-
-@wrong("list_tensors", "R-POLICY-1-list-all")
-def scalars_are_listed_as_vectors(self, path):
-    """A scalar is listed with the shape [1]."""
-    return {k: (s or (1,), d) for k, (s, d) in Right.list_tensors(self, path).items()}
-
-
-@wrong("list_tensors", "R-POLICY-1-list-all")
-def empty_tensors_are_not_listed(self, path):
-    """A tensor without elements is not listed."""
-    return {k: v for k, v in Right.list_tensors(self, path).items() if 0 not in v[0]}
 
 
 @wrong("check_template", "R-POLICY-2-restore")
@@ -194,13 +156,6 @@ def columns_are_not_compared(self, value, template):
         raise ValueError("other rows or another dtype")
 
 
-@wrong("loaded", "R-CKPT-1-numbers")
-def negative_zeros_are_zeros(self, path, key):
-    """-0.0 is restored as 0.0."""
-    value = Right.loaded(self, path, key)
-    return value + value.dtype.type(0) if value.dtype.kind == "f" else value
-
-
 @wrong("read_rows", "R-CKPT-1-rows-outside")
 def unknown_keys_have_no_rows(self, path, key, start, stop):
     """The rows of a key that was never saved are an empty array."""
@@ -209,24 +164,11 @@ def unknown_keys_have_no_rows(self, path, key, start, stop):
     return Right.read_rows(self, path, key, start, stop)
 
 
-@wrong("read_rows", "R-CKPT-1-rows-outside")
-def rows_beyond_the_last_are_zeros(self, path, key, start, stop):
-    """As many rows come as were asked for."""
-    rows = Right.read_rows(self, path, key, start, stop)
-    return np.concatenate([rows, np.zeros((stop - start - len(rows), *rows.shape[1:]), rows.dtype)])
-
-
 @wrong("read_rows", "R-CKPT-1-rows-keys-long")
 def rows_of_cut_keys(self, path, key, start, stop):
     """Rows are found by the first 64 characters of their key."""
     known = [one for one in self.opened(path)["tensors"] if one[:64] == key[:64]]
     return Right.read_rows(self, path, known[0] if known else key, start, stop)
-
-
-@wrong("restore", "R-CKPT-1-none")
-def no_target_shards_are_one(self, path, templates, num_shards):
-    """Fewer shards than one are one."""
-    return Right.restore(self, path, templates, max(1, num_shards))
 
 
 @wrong("restored", "R-CKPT-1-memory")
@@ -237,6 +179,32 @@ def restored_tensors_are_cached(self, path, templates, create):
     if key not in cache:
         cache[key] = Right.restored(self, path, templates, create)
     return cache[key]
+
+
+change_what_is_given(
+    ("read_rows", "R-CKPT-1-rows", "last_row_is_not_read", "A range that ends where a slice ends loses its last row.",
+     "stop", lambda self, path, key, start, stop: stop - (stop in {e[1][0] + e[2][0]
+        for entries in self.opened(path)["files"] for e in entries if e[0] == key} and stop > start)),
+    ("checksum", "R-DAMAGE-1-zero", "checksum_of_the_first_bytes", "The checksum covers the first 4,096 bytes.",
+     "payload", lambda payload: payload[:4096]),
+    ("restore", "R-CKPT-1-none", "no_target_shards_are_one", "Fewer shards than one are one.",
+     "num_shards", lambda num_shards: max(1, num_shards)),
+)  # fmt: skip
+
+change_what_is_found(
+    ("loaded", "R-CKPT-1-numbers", "nans_lose_their_payloads", "Every NaN becomes the usual one.",
+     lambda found: np.where(np.isnan(found), np.float32("nan"), found).astype(found.dtype)
+        if found.dtype.kind == "f" else found),
+    ("list_tensors", "R-POLICY-1-list-all", "scalars_are_listed_as_vectors", "A scalar is listed with the shape [1].",
+     lambda found: {k: (s or (1,), d) for k, (s, d) in found.items()}),
+    ("list_tensors", "R-POLICY-1-list-all", "empty_tensors_are_not_listed", "A tensor without elements is not listed.",
+     lambda found: {k: v for k, v in found.items() if 0 not in v[0]}),
+    ("loaded", "R-CKPT-1-numbers", "negative_zeros_are_zeros", "-0.0 is restored as 0.0.",
+     lambda found: found + found.dtype.type(0) if found.dtype.kind == "f" else found),
+    ("read_rows", "R-CKPT-1-rows-outside", "rows_beyond_the_last_are_zeros", "As many rows come as were asked for.",
+     lambda found, start, stop: np.concatenate([found, np.zeros((stop - start - len(found), *found.shape[1:]),
+        found.dtype)])),
+)  # fmt: skip
 
 
 # Written without a look at the rules.
@@ -257,26 +225,10 @@ def tensors_in_the_order_of_keys(self, path, templates, create):
     return out
 
 
-@wrong("loaded", "R-CKPT-1-scalars")
-def scalars_are_float32(self, path, key):
-    """Scalars of float64 are restored by way of float32."""
-    v = Right.loaded(self, path, key)
-    return v.astype("f4").astype("f8") if v.ndim == 0 and v.dtype == np.float64 else v
-
-
 @wrong("checksum", "R-DAMAGE-1-turn")
 def checksums_of_any_order(self, payload):
     """The checksum is the sum of all bytes."""
     return sum(payload)
-
-
-@wrong("list_tensors", "R-POLICY-1-list-numbers")
-def lists_have_no_bfloat16(self, path):
-    """bfloat16 is listed as float16."""
-    return {
-        k: (s, "float16" if d == "bfloat16" else d)
-        for k, (s, d) in Right.list_tensors(self, path).items()
-    }
 
 
 @wrong("read_rows", "R-CKPT-1-rows")
@@ -301,3 +253,11 @@ def sizes_that_do_not_fit(self, path, templates, sizes):
         )
 
     return self.restored(path, templates, create)
+
+
+change_what_is_found(
+    ("loaded", "R-CKPT-1-scalars", "scalars_are_float32", "Scalars of float64 are restored by way of float32.",
+     lambda found: found.astype("f4").astype("f8") if found.ndim == 0 and found.dtype == np.float64 else found),
+    ("list_tensors", "R-POLICY-1-list-numbers", "lists_have_no_bfloat16", "bfloat16 is listed as float16.",
+     lambda found: {k: (s, "float16" if d == "bfloat16" else d) for k, (s, d) in found.items()}),
+)  # fmt: skip

@@ -10,15 +10,9 @@ from typing import Any
 import numpy as np
 
 from spec_tests.helpers.right_adapter import Right
-from spec_tests.wrong.table import wrong
+from spec_tests.wrong.table import change_what_is_found, change_what_is_given, wrong
 
 Slots = dict[str, Any]
-
-
-@wrong("restored_steps", "R-SLOT-2-adam")
-def a_step_too_many(self, path):
-    """The restore counts as a step."""
-    return Right.restored_steps(self, path) + 1
 
 
 @wrong("steps_after", "R-SLOT-2-adam")
@@ -89,13 +83,6 @@ def moments_are_float32(self, parts):
     return np.concatenate(parts).astype(np.float32).astype(np.float64)
 
 
-@wrong("restored_slots", "R-SLOT-2-adam")
-def the_first_shard_is_restored(self, path, kind, key, handle):
-    """Slots are restored on the first device only; the others make theirs anew."""
-    found = Right.restored_slots(self, path, kind, key, handle)
-    return [found[0], *(self.new_slots(kind, shard) for shard in handle[1:])]
-
-
 @wrong("restored_slots", "R-SLOT-2-empty-shards")
 def slots_end_at_an_empty_shard(self, path, kind, key, handle):
     """Slots behind an empty shard are made anew."""
@@ -127,15 +114,6 @@ def momentum_is_a_half_after_a_restore(self, kind, handle, slots, steps, gradien
         for shard in slots:
             shard["momentum"] = shard["momentum"] / 1.8
     return Right.continued(self, kind, handle, slots, steps, gradients)
-
-
-@wrong("restored_slots", "R-SLOT-2-adagrad")
-def squares_begin_twice(self, path, kind, key, handle):
-    """Adagrad's first squares are added to the restored ones."""
-    found = Right.restored_slots(self, path, kind, key, handle)
-    return [
-        {n: slot + 0.5 if n == "accumulator" else slot for n, slot in one.items()} for one in found
-    ]
 
 
 @wrong("saved_slots", "R-SLOT-2-many")
@@ -182,37 +160,6 @@ def slots_need_all_variables(self, path, kind, templates, layout, gradients):
         return Right.resumed(self, path, kind, templates, layout, gradients)
     finally:
         del self.restored_slots
-
-
-@wrong("slots_uneven", "R-SLOT-1-empty-shards")
-def empty_shards_have_no_slots(self, kind, value, sizes, gradients):
-    """A shard without rows has no slot, so that the later ones move up."""
-    found = Right.slots_uneven(self, kind, value, sizes, gradients)
-    return {name: [slot for slot in slots if len(slot)] for name, slots in found.items()}
-
-
-@wrong("slots_uneven", "R-SLOT-1-uneven")
-def slots_are_padded(self, kind, value, sizes, gradients):
-    """All slots are as long as the longest: FSDP's flat parameters."""
-    found = Right.slots_uneven(self, kind, value, sizes, gradients)
-    return {
-        name: [np.resize(slot, (max(sizes), *slot.shape[1:])) for slot in slots]
-        for name, slots in found.items()
-    }
-
-
-@wrong("slots_uneven", "R-SLOT-1-uneven")
-def slots_of_the_other_rows(self, kind, value, sizes, gradients):
-    """Slots have their shapes, and the updates of the rows from the end."""
-    turned = [self.dense(g, value.shape)[::-1] for g in gradients]
-    return Right.slots_uneven(self, kind, value, sizes, turned)
-
-
-@wrong("resumed_slots", "R-SLOT-2-slots")
-def slots_keep_their_old_cut(self, path, kind, templates, layout, gradients):
-    """Restored slots are in as many parts as were saved."""
-    files = len(self.opened(path)["files"])
-    return Right.resumed_slots(self, path, kind, templates, files, gradients)
 
 
 @wrong("check_template", "R-SLOT-2-refused")
@@ -269,16 +216,32 @@ def one_variable_has_slots(self, path, kind, values, layout, gradients):
         self.joined_slot = joined
 
 
-@wrong("joined_slot", "R-SLOT-2-few-rows")
-def slots_are_saved_in_bfloat16(self, parts):
-    """Slots are saved with eight bits of precision."""
-    whole = Right.joined_slot(self, parts)
-    return (
-        (whole.astype(np.float32).view(np.uint32) & 0xFFFF0000).astype(np.uint32).view(np.float32)
-    )
+change_what_is_given(
+    ("slots_uneven", "R-SLOT-1-uneven", "slots_of_the_other_rows",
+     "Slots have their shapes, and the updates of the rows from the end.",
+     "gradients", lambda self, value, gradients: [self.dense(g, value.shape)[::-1] for g in gradients]),
+    ("resumed_slots", "R-SLOT-2-slots", "slots_keep_their_old_cut",
+     "Restored slots are in as many parts as were saved.",
+     "layout", lambda self, path: len(self.opened(path)["files"])),
+)  # fmt: skip
 
-
-@wrong("slot_key", "R-SLOT-2-names")
-def keys_of_slots_are_cut_at_80(self, key, name):
-    """The key of a slot has at most 80 characters."""
-    return Right.slot_key(self, key, name)[:80]
+change_what_is_found(
+    ("restored_steps", "R-SLOT-2-adam", "a_step_too_many", "The restore counts as a step.", lambda found: found + 1),
+    ("restored_slots", "R-SLOT-2-adam", "the_first_shard_is_restored",
+     "Slots are restored on the first device only; the others make theirs anew.",
+     lambda self, found, kind, handle: [found[0], *(self.new_slots(kind, shard) for shard in handle[1:])]),
+    ("restored_slots", "R-SLOT-2-adagrad", "squares_begin_twice",
+     "Adagrad's first squares are added to the restored ones.",
+     lambda found: [{n: slot + 0.5 if n == "accumulator" else slot for n, slot in one.items()} for one in found]),
+    ("slots_uneven", "R-SLOT-1-empty-shards", "empty_shards_have_no_slots",
+     "A shard without rows has no slot, so that the later ones move up.",
+     lambda found: {name: [slot for slot in slots if len(slot)] for name, slots in found.items()}),
+    ("slots_uneven", "R-SLOT-1-uneven", "slots_are_padded",
+     "All slots are as long as the longest: FSDP's flat parameters.",
+     lambda found, sizes: {name: [np.resize(slot, (max(sizes), *slot.shape[1:])) for slot in slots]
+        for name, slots in found.items()}),
+    ("joined_slot", "R-SLOT-2-few-rows", "slots_are_saved_in_bfloat16", "Slots are saved with eight bits of precision.",
+     lambda found: (found.astype(np.float32).view(np.uint32) & 4294901760).astype(np.uint32).view(np.float32)),
+    ("slot_key", "R-SLOT-2-names", "keys_of_slots_are_cut_at_80", "The key of a slot has at most 80 characters.",
+     lambda found: found[:80]),
+)  # fmt: skip

@@ -6,13 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from spec_tests.helpers.right_adapter import Right
-from spec_tests.wrong.table import wrong
-
-
-@wrong("save", "R-CKPT-1-empty")
-def empty_tensors_are_dropped(self, path, tensors, num_shards):
-    """A tensor without elements is not saved."""
-    Right.save(self, path, {key: value for key, value in tensors.items() if value.size}, num_shards)
+from spec_tests.wrong.table import change_what_is_found, change_what_is_given, wrong
 
 
 @wrong("save", "R-CKPT-1-few")
@@ -21,24 +15,6 @@ def fewer_rows_than_shards_are_refused(self, path, tensors, num_shards):
     if any(value.ndim and len(value) < num_shards and value.size for value in tensors.values()):
         raise ValueError("an empty shard")
     Right.save(self, path, tensors, num_shards)
-
-
-@wrong("save", "R-CKPT-1-numbers")
-def bfloat16_as_float32(self, path, tensors, num_shards):
-    """bfloat16 is promoted."""
-    wide = {
-        k: v.astype(np.float32) if v.dtype.name == "bfloat16" else v for k, v in tensors.items()
-    }
-    Right.save(self, path, wide, num_shards)
-
-
-@wrong("save", "R-CKPT-1-strides")
-def memory_instead_of_values(self, path, tensors, num_shards):
-    """A transposed array is saved as it lies in memory."""
-    raw = {
-        k: v.ravel("K").reshape(v.shape) if v.dtype.kind in "iuf" else v for k, v in tensors.items()
-    }
-    Right.save(self, path, raw, num_shards)
 
 
 @wrong("write", "R-CKPT-1-again")
@@ -72,15 +48,6 @@ def one_row_too_many(self, max_nbytes, row_nbytes):
     return max_nbytes // row_nbytes + 1
 
 
-@wrong("save_limited", "R-POLICY-4")
-def offsets_of_the_shard(self, path, tensors, num_shards, max_nbytes):
-    """A slice of a shard is placed by its row in the shard."""
-    swapped = {
-        k: np.roll(v, 1, axis=0) if num_shards > 1 and v.ndim else v for k, v in tensors.items()
-    }
-    Right.save_limited(self, path, swapped, num_shards, max_nbytes)
-
-
 @wrong("asked", "R-POLICY-1")
 def what_a_callback_drops_is_dropped(self, tensors, callback):
     """A tensor that a callback leaves out is not saved, and nobody is told."""
@@ -108,19 +75,6 @@ def dropped_rows_are_zeros(self, tensors, callback):
                 padded[: len(rows)] = rows
                 file[place] = (key, offset, padded)
     return files
-
-
-@wrong("asked", "R-POLICY-3")
-def casts_are_cast_back(self, tensors, callback):
-    """What a callback casts is saved cast, by rounding to half precision."""
-    files = Right.asked(self, tensors, callback)
-    return [
-        [
-            (k, o, r.astype(tensors[k].dtype) / 3 if r.dtype != tensors[k].dtype else r)
-            for k, o, r in file
-        ]
-        for file in files
-    ]
 
 
 @wrong("asked", "R-POLICY-5")
@@ -179,26 +133,6 @@ def unsigned_through_floats(self, path, tensors, num_shards):
     Right.save(self, path, given, num_shards)
 
 
-@wrong("save", "R-CKPT-1-numbers")
-def complex_is_single(self, path, tensors, num_shards):
-    """complex128 passes through complex64."""
-    given = {
-        k: v.astype(np.complex64).astype(v.dtype) if v.dtype == np.complex128 else v
-        for k, v in tensors.items()
-    }
-    Right.save(self, path, given, num_shards)
-
-
-@wrong("save", "R-CKPT-1-numbers")
-def float8_is_zero(self, path, tensors, num_shards):
-    """Numbers of eight bits or fewer, which NumPy does not know, are zeros."""
-    given = {
-        k: np.zeros_like(v) if v.dtype.name.startswith(("float8", "int4", "uint4")) else v
-        for k, v in tensors.items()
-    }
-    Right.save(self, path, given, num_shards)
-
-
 @wrong("save", "R-CKPT-1-long")
 def many_rows_are_cut(self, path, tensors, num_shards):
     """Rows after the 4,096th are zeros."""
@@ -242,19 +176,6 @@ def the_last_part_wins(self, path, key, shape, dtype, parts):
     if not filled.all():
         raise ValueError("a hole")
     Right.save_parts(self, path, key, shape, dtype, [((0,) * len(shape), whole)])
-
-
-@wrong("save_parts", "R-POLICY-3-parts")
-def parts_keep_their_dtype(self, path, key, shape, dtype, parts):
-    """A part of another dtype is cast."""
-    cast = [(offset, np.asarray(rows).astype(dtype)) for offset, rows in parts]
-    Right.save_parts(self, path, key, shape, dtype, cast)
-
-
-@wrong("description", "R-POLICY-6")
-def descriptions_are_ascii(self, path):
-    """Characters outside ASCII become question marks."""
-    return Right.description(self, path).encode("ascii", "replace").decode()
 
 
 @wrong("save", "R-CKPT-1")
@@ -332,6 +253,37 @@ def arrays_are_sorted_where_they_lie(self, path, tensors, files, description):
             rows[...] = rows.dtype.type()
 
 
+change_what_is_given(
+    ("save", "R-CKPT-1-empty", "empty_tensors_are_dropped", "A tensor without elements is not saved.",
+     "tensors", lambda tensors: {key: value for key, value in tensors.items() if value.size}),
+    ("save", "R-CKPT-1-numbers", "bfloat16_as_float32", "bfloat16 is promoted.",
+     "each of tensors", lambda value: value.astype(np.float32) if value.dtype.name == "bfloat16" else value),
+    ("save", "R-CKPT-1-strides", "memory_instead_of_values", "A transposed array is saved as it lies in memory.",
+     "each of tensors", lambda value: value.ravel("K").reshape(value.shape) if value.dtype.kind in "iuf" else value),
+    ("save_limited", "R-POLICY-4", "offsets_of_the_shard", "A slice of a shard is placed by its row in the shard.",
+     "each of tensors", lambda value, num_shards: np.roll(value, 1, axis=0) if num_shards > 1 and value.ndim
+        else value),
+    ("save", "R-CKPT-1-numbers", "complex_is_single", "complex128 passes through complex64.",
+     "each of tensors", lambda value: value.astype(np.complex64).astype(value.dtype)
+        if value.dtype == np.complex128 else value),
+    ("save", "R-CKPT-1-numbers", "float8_is_zero",
+     "Numbers of eight bits or fewer, which NumPy does not know, are zeros.",
+     "each of tensors", lambda value: np.zeros_like(value)
+        if value.dtype.name.startswith(("float8", "int4", "uint4")) else value),
+    ("save_parts", "R-POLICY-3-parts", "parts_keep_their_dtype", "A part of another dtype is cast.",
+     "parts", lambda dtype, parts: [(offset, np.asarray(rows).astype(dtype)) for offset, rows in parts]),
+)  # fmt: skip
+
+change_what_is_found(
+    ("asked", "R-POLICY-3", "casts_are_cast_back",
+     "What a callback casts is saved cast, by rounding to half precision.",
+     lambda found, tensors: [[(k, o, r.astype(tensors[k].dtype) / 3 if r.dtype != tensors[k].dtype else r)
+        for k, o, r in file] for file in found]),
+    ("description", "R-POLICY-6", "descriptions_are_ascii", "Characters outside ASCII become question marks.",
+     lambda found: found.encode("ascii", "replace").decode()),
+)  # fmt: skip
+
+
 # Written without a look at the rules.
 
 
@@ -351,22 +303,6 @@ def keys_are_normalised(self, path, tensors, files, description):
     files = [[(form(key), *rest) for key, *rest in file] for file in files]
     named = {form(key): value for key, value in tensors.items()}
     Right.write(self, path, named, files, description)
-
-
-@wrong("save", "R-CKPT-1")
-def rank_five_is_transposed(self, path, tensors, num_shards):
-    """Tensors of five axes have their last two exchanged where they are equal."""
-    fixed = {
-        k: v.swapaxes(-1, -2) if v.ndim == 5 and v.shape[-1] == v.shape[-2] else v
-        for k, v in tensors.items()
-    }
-    Right.save(self, path, fixed, num_shards)
-
-
-@wrong("save_by_callback", "R-POLICY-6")
-def descriptions_are_one_line(self, path, tensors, callback, description):
-    """A description ends at the first line break."""
-    Right.save_by_callback(self, path, tensors, callback, description.partition("\n")[0])
 
 
 @wrong("save_by_callback", "R-POLICY-5")
@@ -390,25 +326,27 @@ def callbacks_change_the_callers_arrays(self, path, tensors, callback, descripti
             v.sort(axis=0)
 
 
-@wrong("file_nbytes", "R-POLICY-4-size")
-def bytes_in_blocks(self, path):
-    """Sizes of files are rounded up to blocks of eight bytes."""
-    return [-(-n // 8) * 8 for n in Right.file_nbytes(self, path)]
-
-
-@wrong("save_parts", "R-POLICY-1-outside")
-def negative_offsets_wrap(self, path, key, shape, dtype, parts):
-    """An offset below zero counts from the end."""
-    fixed = [
-        (tuple(o + s if o < 0 else o for o, s in zip(off, shape, strict=True)), a)
-        for off, a in parts
-    ]
-    Right.save_parts(self, path, key, shape, dtype, fixed)
-
-
 @wrong("save_parts", "R-POLICY-7-axes")
 def parts_of_three_axes_are_rows(self, path, key, shape, dtype, parts):
     """Offsets along the third axis are ignored if the part spans it, else an error."""
     if len(shape) >= 3 and any(o[2] for o, _ in parts):
         raise ValueError("third axis")
     Right.save_parts(self, path, key, shape, dtype, parts)
+
+
+change_what_is_given(
+    ("save", "R-CKPT-1", "rank_five_is_transposed",
+     "Tensors of five axes have their last two exchanged where they are equal.",
+     "each of tensors", lambda value: value.swapaxes(-1, -2)
+        if value.ndim == 5 and value.shape[-1] == value.shape[-2] else value),
+    ("save_by_callback", "R-POLICY-6", "descriptions_are_one_line", "A description ends at the first line break.",
+     "description", lambda description: description.partition("\n")[0]),
+    ("save_parts", "R-POLICY-1-outside", "negative_offsets_wrap", "An offset below zero counts from the end.",
+     "parts", lambda shape, parts: [(tuple((o + s if o < 0 else o for o, s in zip(off, shape, strict=True))), a)
+        for off, a in parts]),
+)  # fmt: skip
+
+change_what_is_found(
+    ("file_nbytes", "R-POLICY-4-size", "bytes_in_blocks", "Sizes of files are rounded up to blocks of eight bytes.",
+     lambda found: [-(-n // 8) * 8 for n in found]),
+)  # fmt: skip

@@ -1,13 +1,16 @@
 """Mutants of the right adapter, each spoiled in one way: what the conformance kit must see.
 
 A mutant is a function in the place of one method. Its docstring says what is wrong, ``@wrong``
-names the method and a rule that sees it. Each other module of this package is a family of them.
-Their signatures are the adapter's, so they have no types.
+names the method and a rule that sees it. Its signature is the adapter's, so it has no types. Where
+only one argument or only the answer of the right method is another, the mutant is a row of a table.
+Each other module of this package is a family of them.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 from spec_tests.helpers.right_adapter import Right
@@ -26,7 +29,6 @@ class AdapterMutant:
 
     @property
     def name(self) -> str:
-        """The name of the function."""
         return self.function.__name__
 
     @property
@@ -62,3 +64,56 @@ def wrong(method: str, rule: str) -> Callable[[Callable[..., Any]], Callable[...
         return function
 
     return register
+
+
+Change = Callable[..., Any]
+"""Makes another value, from the arguments of the method that it names."""
+
+
+def change_what_is_given(*rows: tuple[str, str, str, str, str, Change]) -> None:
+    """Register wrong adapters that give the right method another argument.
+
+    A row is the method, the rule that sees it, its name, what is wrong, the argument and its
+    change. "each of tensors" changes every ``value`` of a mapping.
+    """
+    for method, rule, name, why, argument, change in rows:
+        each, key = argument.startswith("each of "), argument.removeprefix("each of ")
+
+        def spoil(
+            right: Any, given: Any, change: Any = change, key: str = key, each: Any = each
+        ) -> Any:
+            told = given[key]
+            made = (
+                {k: _asked(change, given, value=v) for k, v in told.items()}
+                if each
+                else _asked(change, given)
+            )
+            return right(**given | {key: made})
+
+        _add(method, rule, name, why, change, spoil)
+
+
+def change_what_is_found(*rows: tuple[str, str, str, str, Change]) -> None:
+    """Register wrong adapters that answer otherwise than the right method: ``found`` is its answer."""
+    for method, rule, name, why, change in rows:
+
+        def spoil(right: Any, given: Any, change: Any = change) -> Any:
+            return _asked(change, given, found=right(**given))
+
+        _add(method, rule, name, why, change, spoil)
+
+
+def _asked(change: Change, given: dict[str, Any], **more: Any) -> Any:
+    known = given | more
+    return change(**{name: known[name] for name in signature(change).parameters})
+
+
+def _add(method: str, rule: str, name: str, why: str, change: Change, spoil: Change) -> None:
+    right = getattr(Right, method)
+
+    @wraps(right)
+    def function(*arguments: Any, **named: Any) -> Any:
+        return spoil(right, signature(right).bind(*arguments, **named).arguments)
+
+    function.__name__, function.__doc__, function.__module__ = name, why, change.__module__
+    wrong(method, rule)(function)

@@ -5,18 +5,12 @@ import itertools
 import numpy as np
 
 from spec_tests.helpers.right_adapter import Right
-from spec_tests.wrong.table import wrong
+from spec_tests.wrong.table import change_what_is_given, wrong
 
 
 def starts_of(handle):
     """The first row of each shard."""
     return np.cumsum([0, *map(len, handle)])[:-1]
-
-
-@wrong("assign", "R-VAR-2-assign")
-def columns_are_broadcast(self, handle, value):
-    """A value of one column is broadcast."""
-    return Right.assign(self, handle, np.broadcast_to(value, (len(value), *handle[0].shape[1:])))
 
 
 @wrong("assign", "R-SV-3-uneven")
@@ -27,13 +21,6 @@ def assigned_by_div(self, handle, value):
     for shard, part in zip(handle, parts, strict=True):
         count = min(len(shard), len(part))
         shard[:count] = part[:count]
-
-
-@wrong("assign", "R-SV-3-assign-numbers")
-def assigned_integers_are_floats(self, handle, value):
-    """Assigned integers pass through float32."""
-    passed = value.astype(np.float32).astype(value.dtype) if value.dtype.kind in "iu" else value
-    return Right.assign(self, handle, passed)
 
 
 @wrong("scatter", "R-SV-3-scatter-update-last")
@@ -125,14 +112,6 @@ def integer_scatters_through_floats(self, handle, op, ids, rows):
     return found
 
 
-@wrong("scatter", "R-SV-3-scatter-add-numbers")
-def operands_in_half_precision(self, handle, op, ids, rows):
-    """Operands are rounded to half precision."""
-    if rows.dtype == np.float32:
-        rows = rows.astype(np.float16).astype(np.float32)
-    return Right.scatter(self, handle, op, ids, rows)
-
-
 @wrong("scatter", "R-SV-3-scatter-min-numbers")
 def least_without_nan(self, handle, op, ids, rows):
     """A NaN is passed over by min and max."""
@@ -143,26 +122,12 @@ def least_without_nan(self, handle, op, ids, rows):
     return Right.assign(self, handle, whole)
 
 
-@wrong("scatter", "R-VAR-2-scatter")
-def rows_are_spread(self, handle, op, ids, rows):
-    """One row of operands serves for all ids."""
-    return Right.scatter(
-        self, handle, op, ids, np.broadcast_to(rows, (len(ids), *handle[0].shape[1:]))
-    )
-
-
 @wrong("scatter", "R-SV-3-scatter-div")
 def negative_divisors_are_refused(self, handle, op, ids, rows):
     """A division by a negative number is an error."""
     if op == "div" and (rows < 0).any():
         raise ValueError("negative")
     return Right.scatter(self, handle, op, ids, rows)
-
-
-@wrong("assign", "R-VAR-2-dtype")
-def fractions_are_cut(self, handle, value):
-    """A value of another dtype is cast without a word."""
-    return Right.assign(self, handle, value.astype(handle[0].dtype))
 
 
 @wrong("assign", "R-SV-3-assign-memory")
@@ -187,14 +152,6 @@ def no_ids_clear(self, handle, op, ids, rows):
     """A scatter without ids sets everything to zero."""
     if not len(ids):
         return Right.assign(self, handle, np.zeros_like(np.concatenate(handle)))
-    return Right.scatter(self, handle, op, ids, rows)
-
-
-@wrong("scatter", "R-SV-3-scatter-max-numbers")
-def maxima_of_repeated_ids_start_at_zero(self, handle, op, ids, rows):
-    """The operands of a row that comes several times are reduced from 0."""
-    if op == "max" and len(np.unique(ids)) < ids.size:
-        rows = np.maximum(rows, np.zeros_like(rows))
     return Right.scatter(self, handle, op, ids, rows)
 
 
@@ -227,21 +184,28 @@ def sums_are_in_the_operand(self, handle, value):
     return Right.assign_add(self, handle, value)
 
 
-@wrong("assign", "R-SV-3-assign-byte-order")
-def assigned_bytes_are_native(self, handle, value):
-    """The bytes of a big-endian value are taken for native ones."""
-    return Right.assign(self, handle, value.view(value.dtype.newbyteorder("=")))
+change_what_is_given(
+    ("assign", "R-VAR-2-assign", "columns_are_broadcast", "A value of one column is broadcast.",
+     "value", lambda handle, value: np.broadcast_to(value, (len(value), *handle[0].shape[1:]))),
+    ("assign", "R-SV-3-assign-numbers", "assigned_integers_are_floats", "Assigned integers pass through float32.",
+     "value", lambda value: value.astype(np.float32).astype(value.dtype) if value.dtype.kind in "iu" else value),
+    ("scatter", "R-SV-3-scatter-add-numbers", "operands_in_half_precision", "Operands are rounded to half precision.",
+     "rows", lambda rows: rows.astype(np.float16).astype(np.float32) if rows.dtype == np.float32 else rows),
+    ("scatter", "R-VAR-2-scatter", "rows_are_spread", "One row of operands serves for all ids.",
+     "rows", lambda handle, ids, rows: np.broadcast_to(rows, (len(ids), *handle[0].shape[1:]))),
+    ("assign", "R-VAR-2-dtype", "fractions_are_cut", "A value of another dtype is cast without a word.",
+     "value", lambda handle, value: value.astype(handle[0].dtype)),
+    ("scatter", "R-SV-3-scatter-max-numbers", "maxima_of_repeated_ids_start_at_zero",
+     "The operands of a row that comes several times are reduced from 0.",
+     "rows", lambda op, ids, rows: np.maximum(rows, np.zeros_like(rows))
+        if op == "max" and len(np.unique(ids)) < ids.size else rows),
+    ("assign", "R-SV-3-assign-byte-order", "assigned_bytes_are_native",
+     "The bytes of a big-endian value are taken for native ones.",
+     "value", lambda value: value.view(value.dtype.newbyteorder("="))),
+)  # fmt: skip
 
 
 # Written without a look at the rules.
-
-
-@wrong("assign", "R-VAR-2-assign")
-def leading_axes_are_squeezed(self, handle, value):
-    """A leading axis of one is dropped from an assigned value."""
-    if value.ndim == handle[0].ndim + 1 and value.shape[0] == 1:
-        value = value[0]
-    return Right.assign(self, handle, value)
 
 
 @wrong("assign_sub", "R-SV-3-assign-sub-numbers")
@@ -259,12 +223,6 @@ def unsigned_differences_stop_at_zero(self, handle, value):
 def zeros_lose_their_signs(self, handle, value):
     """A difference is the sum with the negative, of which -0.0 becomes 0.0."""
     return Right.assign_add(self, handle, np.zeros((), value.dtype) - value)
-
-
-@wrong("assign_add", "R-VAR-2-dtype-add")
-def other_dtypes_are_added(self, handle, value):
-    """An added value of another dtype is cast."""
-    return Right.assign_add(self, handle, value.astype(handle[0].dtype))
 
 
 @wrong("scatter", "R-SV-3-scatter-sub")
@@ -297,14 +255,6 @@ def rows_of_three_axes_touch_the_first(self, handle, op, ids, rows):
     return Right.scatter(self, handle, op, ids, rows)
 
 
-@wrong("scatter", "R-SV-3-scatter-mul-numbers")
-def products_pass_over_nan(self, handle, op, ids, rows):
-    """A NaN operand of a product counts as one."""
-    if op == "mul" and rows.dtype.kind == "f":
-        rows = np.where(np.isnan(rows), rows.dtype.type(1), rows)
-    return Right.scatter(self, handle, op, ids, rows)
-
-
 @wrong("scatter", "R-SV-3-scatter-update")
 def updates_of_the_last_shard_are_lost(self, handle, op, ids, rows):
     """Updates of the very last row are lost where all rows are updated in one call."""
@@ -325,3 +275,15 @@ def operands_kept_for_zero(self, handle, value):
         value *= 0
         return None
     return Right.assign_sub(self, handle, value)
+
+
+change_what_is_given(
+    ("assign", "R-VAR-2-assign", "leading_axes_are_squeezed",
+     "A leading axis of one is dropped from an assigned value.",
+     "value", lambda handle, value: value[0] if value.ndim == handle[0].ndim + 1 and value.shape[0] == 1 else value),
+    ("assign_add", "R-VAR-2-dtype-add", "other_dtypes_are_added", "An added value of another dtype is cast.",
+     "value", lambda handle, value: value.astype(handle[0].dtype)),
+    ("scatter", "R-SV-3-scatter-mul-numbers", "products_pass_over_nan", "A NaN operand of a product counts as one.",
+     "rows", lambda op, rows: np.where(np.isnan(rows), rows.dtype.type(1), rows)
+        if op == "mul" and rows.dtype.kind == "f" else rows),
+)  # fmt: skip

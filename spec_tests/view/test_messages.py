@@ -15,7 +15,7 @@ import shardvar as sv
 from shardvar.errors import CorruptCheckpoint, UnsupportedError, prefix_errors
 from shardvar.formats.protocol import Finding
 from shardvar.limits import MAX_MESSAGE_LENGTH, MAX_SUGGESTED_LENGTH, MAX_WORD_LENGTH
-from shardvar.pictures.words import message, named, similar
+from shardvar.pictures.words import message, similar
 from spec_tests.helpers.source_code import MODULES, module_name, tree_of
 
 HOSTILE = "x\x1b[31mRED\x07\nfake: all is well\u202egpj.exe\u200b\u2066\ud800\udcff\x85\u2028"
@@ -43,12 +43,6 @@ def test_an_error_has_no_control_characters_and_a_bounded_length() -> None:
             assert str(error).isprintable() and len(str(error)) <= 2 * MAX_MESSAGE_LENGTH + 1
         finding = Finding("file", f"It has {key}.", True)
         assert finding.message.isprintable() and len(finding.message) <= MAX_MESSAGE_LENGTH
-
-
-def test_names_are_counted_and_the_middle_of_a_long_one_is_left_out() -> None:
-    assert len(named([1000 * "a"] * 20)) < 9 * MAX_WORD_LENGTH and named(
-        [1000 * "a"] * 20
-    ).endswith(" and 12 more")
 
 
 def test_long_names_are_not_compared() -> None:

@@ -53,17 +53,6 @@ def test_restoring_no_checkpoint_is_the_first_run(tmp_path: Path, verb: str) -> 
     assert checkpoint.save(tmp_path / "ckpt").path == str(tmp_path / "ckpt-1")
 
 
-def test_one_program_is_the_first_run_and_each_later_one(tmp_path: Path) -> None:
-    for run in range(3):
-        step = sv.Variable(0)
-        checkpoint = sv.Checkpoint(step=step)
-        manager = sv.CheckpointManager(checkpoint, tmp_path, max_to_keep=2)
-        checkpoint.restore(manager.latest_checkpoint)
-        assert int(step) == 10 * run
-        step.assign_add(10)
-        manager.save()
-
-
 # Weak roots
 
 

@@ -84,13 +84,6 @@ def test_slices_of_replicas_stay_slices() -> None:
         variable.assign_add(PerReplica([each[0], np.zeros((4, 2))]))
 
 
-def test_values_of_replicas_need_an_aggregation() -> None:
-    with pytest.raises(ArgumentError, match="without an aggregation"):
-        mirrored([1.0]).assign(PerReplica([[1.0], [2.0]]))
-    with pytest.raises(ArgumentError, match="2 values are on 1 devices"):
-        PerReplica([1, 2], REPLICAS[:1])
-
-
 def test_values_of_replicas_cross_from_where_they_lie() -> None:
     variable = AggregatingVariable(Variable(np.zeros(4, np.float32), device=Device("ps:0")), "SUM")
     with device_scope(REPLICAS[0]), track_transfers() as ledger:
@@ -100,19 +93,6 @@ def test_values_of_replicas_cross_from_where_they_lie() -> None:
         "each move bears the name of what the user called"
     )
     assert variable.numpy().tolist() == [2] * 4
-
-
-def test_copies_are_alike_and_each_its_own() -> None:
-    with pytest.raises(ArgumentError, match="The copies differ"):
-        MirroredVariable([Variable([1.0]), Variable([1.0, 2.0])])
-    shared = Variable([1.0])
-    with pytest.raises(ArgumentError, match="Two copies are one variable"):
-        MirroredVariable([shared, shared])
-    for wrong in ([], [3]):
-        with pytest.raises(ArgumentTypeError, match="non-empty list of variables"):
-            MirroredVariable(wrong)
-    with pytest.raises(ArgumentTypeError, match="AggregatingVariable is given"):
-        AggregatingVariable(3, "SUM")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -18,17 +18,11 @@ from spec_tests.helpers.hypothesis_strategies import shapes, tilings
 COUNTS = [(length, num_shards) for length in range(41) for num_shards in range(1, 41)]
 
 
-def test_div_is_the_rfcs_example() -> None:
-    """RFC 000: 13 ids over 5 shards are [0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10], [11, 12]."""
-    assert div(13, 5) == ((0, 3), (3, 6), (6, 9), (9, 11), (11, 13))
-
-
-def test_chunk_is_the_design_pages_example() -> None:
-    assert chunk(13, 5) == ((0, 3), (3, 6), (6, 9), (9, 12), (12, 13))
-
-
 def test_div_cuts_as_numpy_splits() -> None:
-    """``np.array_split`` gives the first ``length % n`` parts one more, which is the div rule."""
+    """``np.array_split`` gives the first ``length % n`` parts one more, which is the div rule.
+
+    RFC 000: 13 ids over 5 shards are [0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10], [11, 12]."""
+    assert div(13, 5) == ((0, 3), (3, 6), (6, 9), (9, 11), (11, 13))
     for length, num_shards in COUNTS:
         expected = [part.tolist() for part in np.array_split(np.arange(length), num_shards)]
         assert [list(range(*interval)) for interval in div(length, num_shards)] == expected
@@ -36,7 +30,8 @@ def test_div_cuts_as_numpy_splits() -> None:
 
 def test_chunk_cuts_as_pytorch_chunks() -> None:
     """``torch.chunk``: pieces of ceil(length / n) as long as rows last; then empty ones, to make n
-    of them."""
+    of them. The example of the design page is one of them."""
+    assert chunk(13, 5) == ((0, 3), (3, 6), (6, 9), (9, 12), (12, 13))
     for length, num_shards in COUNTS:
         size = (length + num_shards - 1) // num_shards
         rows = list(range(length))
@@ -132,12 +127,9 @@ def test_a_part_that_reaches_out_is_named(data: st.DataObject) -> None:
     assert str(out) in str(caught.value) or repr(out) in str(caught.value)
 
 
-def test_a_part_of_another_rank_is_refused() -> None:
+def test_more_parts_than_rows_and_no_rows_and_no_axes_and_a_part_of_another_rank() -> None:
     with pytest.raises(LayoutError):
         Partition((3,), (Region((0, 0), (3, 1)),))
-
-
-def test_more_parts_than_rows_and_no_rows_and_no_axes() -> None:
     assert [part.shape for part in Partition.from_counts((2, 3), (4, 1))] == [
         (1, 3),
         (1, 3),

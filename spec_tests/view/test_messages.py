@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.errors import CorruptCheckpoint, UnsupportedError, prefix_errors
+from shardvar.errors import CorruptCheckpoint, prefix_errors
 from shardvar.formats.protocol import Finding
 from shardvar.limits import MAX_MESSAGE_LENGTH, MAX_SUGGESTED_LENGTH, MAX_WORD_LENGTH
 from shardvar.pictures.words import message, similar
@@ -82,24 +82,6 @@ def test_a_suggestion_is_at_most_two_edits_away_and_fewer_for_a_short_word() -> 
         assert similar(typed, names, 100) == (near or within)
         assert similar(typed, names) == (near or within)[:1]
     assert similar("kernel", ["bias", "dense/kernel", "kernels/of/it"]) == ["dense/kernel"]
-
-
-def test_a_key_of_thousands_of_characters_works_and_a_longer_one_than_any_format_holds_is_refused(
-    tmp_path: Path,
-) -> None:
-    key = "layer/" * 500
-    for form in ("shardvar", "tensorflow", "safetensors", "npz"):
-        sv.save(
-            tmp_path / f"{form}.npz" if form == "npz" else tmp_path / form,
-            {key: np.ones(2)},
-            format=form,
-        )
-        place = next(path for path in tmp_path.iterdir() if path.name.startswith(form))
-        assert list(sv.load(tmp_path / form if form in ("shardvar", "tensorflow") else place)) == [
-            key
-        ]
-        with pytest.raises(UnsupportedError, match="65535 .MAX_KEY_NBYTES"):
-            sv.save(tmp_path / "more", {"k" * 65_536: np.ones(2)}, format=form)
 
 
 def test_every_line_of_a_log_goes_through_message() -> None:

@@ -58,39 +58,23 @@ def end_of(
     return END.pack(END_MAGIC, disk, first, here, count, NBYTES, START, len(comment)) + comment
 
 
-def end64_of(*, record: int = START + NBYTES, start: int = START, **changes: int) -> bytes:
+def end64_of(
+    *,
+    record: int = START + NBYTES,
+    start: int = START,
+    size: int = END64.size - 12,
+    disk: int = 0,
+    first: int = 0,
+    here: int = COUNT,
+    count: int = COUNT,
+    locator_disk: int = 0,
+    disks: int = 1,
+    narrow: int = COUNT,
+) -> bytes:
     """The three records of zip64, of which the last agrees with the first."""
-    wide = {"size": END64.size - 12, "disk": 0, "first": 0, "here": COUNT, "count": COUNT} | {
-        name: number
-        for name, number in changes.items()
-        if name in ("size", "disk", "first", "here", "count")
-    }
-    first = END64.pack(
-        END64_MAGIC,
-        wide["size"],
-        45,
-        45,
-        wide["disk"],
-        wide["first"],
-        wide["here"],
-        wide["count"],
-        NBYTES,
-        start,
-    )
-    locator = LOCATOR.pack(
-        LOCATOR_MAGIC, changes.get("locator_disk", 0), record, changes.get("disks", 1)
-    )
-    short = END.pack(
-        END_MAGIC,
-        0,
-        0,
-        changes.get("narrow_here", COUNT),
-        changes.get("narrow", COUNT),
-        NBYTES,
-        START,
-        0,
-    )
-    return first + locator + short
+    wide = END64.pack(END64_MAGIC, size, 45, 45, disk, first, here, count, NBYTES, start)
+    locator = LOCATOR.pack(LOCATOR_MAGIC, locator_disk, record, disks)
+    return wide + locator + END.pack(END_MAGIC, 0, 0, COUNT, narrow, NBYTES, START, 0)
 
 
 def found(tail: bytes) -> DirectoryPlace:

@@ -16,19 +16,15 @@ from shardvar.layout import dtypes
 from spec_tests.helpers.hypothesis_strategies import NUMBERS, shapes
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in dtypes.NAMES if not dtypes.is_opaque(name) and name != "string"]
-)
-def test_a_name_is_its_numpy_dtypes(name: str) -> None:
+@pytest.mark.parametrize("name", dtypes.NAMES)
+def test_a_name_is_its_numpy_dtypes_and_a_code_is_a_position_among_the_names(name: str) -> None:
+    assert dtypes.NAMES[dtypes.code(name)] == name
+    if dtypes.is_opaque(name) or name == "string":
+        return
     dtype = dtypes.numpy_dtype(name)
     assert dtypes.dtype_name(dtype) == name
     assert dtype == np.dtype(getattr(ml_dtypes, name, name))
     assert dtypes.ITEMSIZES[dtypes.code(name)] == dtype.itemsize
-
-
-@pytest.mark.parametrize("name", dtypes.NAMES)
-def test_a_code_is_a_position_among_the_names(name: str) -> None:
-    assert dtypes.NAMES[dtypes.code(name)] == name
 
 
 @pytest.mark.parametrize("character", "?bBhHiIlLqQefdFD")

@@ -86,11 +86,9 @@ def test_owners_have_the_shape_of_the_ids(ids: Any) -> None:
     "ids", [[13], [-1], [0, 2**63 - 1], np.array([2**63], np.uint64), [2**70], [0.5], [True]]
 )
 def test_ids_that_no_shard_holds_are_refused(ids: Any) -> None:
+    """And nobody owns an id of nothing."""
     with pytest.raises(ArgumentError, match="id"):
         div_owner(ids, 13, 5)
-
-
-def test_nobody_owns_an_id_of_nothing() -> None:
     with pytest.raises(ArgumentError, match=r"id 0 is outside \[0, 0\)"):
         div_owner([0], 0, 3)
     assert div_owner([], 0, 3)[0].shape == (0,)
@@ -104,9 +102,15 @@ def test_counts_that_are_no_layout_are_refused(rule: Any, length: int, num_shard
 
 
 @given(st.data())
-def test_a_tiling_with_a_part_lost_has_a_hole(data: st.DataObject) -> None:
+def test_a_tiling_with_a_part_lost_has_a_hole_and_a_part_that_reaches_out_is_named(
+    data: st.DataObject,
+) -> None:
     shape = data.draw(shapes(min_rank=1))
     parts = data.draw(tilings(shape))
+    out = Region(shape, (1,) * len(shape))
+    with pytest.raises(LayoutError, match="reaches out") as caught:
+        Partition(shape, (*parts, out))
+    assert str(out) in str(caught.value) or repr(out) in str(caught.value)
     lost = parts.pop(data.draw(st.integers(0, len(parts) - 1)))
     if lost.size:
         with pytest.raises(LayoutError, match="no part holds") as caught:
@@ -115,16 +119,6 @@ def test_a_tiling_with_a_part_lost_has_a_hole(data: st.DataObject) -> None:
         assert str(lost) in str(caught.value) or f"[{lost.offset[0]}:" in str(caught.value)
     else:
         check_tiles(shape, parts)
-
-
-@given(st.data())
-def test_a_part_that_reaches_out_is_named(data: st.DataObject) -> None:
-    shape = data.draw(shapes(min_rank=1))
-    parts = data.draw(tilings(shape))
-    out = Region(shape, (1,) * len(shape))
-    with pytest.raises(LayoutError, match="reaches out") as caught:
-        Partition(shape, (*parts, out))
-    assert str(out) in str(caught.value) or repr(out) in str(caught.value)
 
 
 def test_more_parts_than_rows_and_no_rows_and_no_axes_and_a_part_of_another_rank() -> None:

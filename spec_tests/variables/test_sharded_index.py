@@ -13,12 +13,10 @@ from hypothesis.extra import numpy as hnp
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
 from shardvar.reference.devices import Device, device_scope, track_transfers
 from shardvar.reference.variables import ShardedVariable, Variable
-from shardvar.reference.variables.rows import RowLayout, plan_index
+from shardvar.reference.variables.rows import RowLayout
 from spec_tests.helpers.sharded_variables import (
-    Array,
     UserVariable,
     counting,
-    sharded_arrays,
     sharded_of,
 )
 from spec_tests.helpers.thoroughness import stride
@@ -161,15 +159,3 @@ def test_only_the_rows_that_an_index_touches_are_moved() -> None:
         with track_transfers() as ledger:
             assert np.shape(sharded) == (10, 4) and sharded.shape == (10, 4) and repr(sharded)
         assert ledger.nbytes == 0
-
-
-@given(sharded_arrays(), st.data())
-def test_the_law_of_rows_and_picks(pair: tuple[Array, Any], data: st.DataObject) -> None:
-    """``x[key]`` is ``x[rows][:, *columns][pick]``."""
-    array, _ = pair
-    key = data.draw(
-        hnp.basic_indices(array.shape, allow_newaxis=True) | hnp.arrays(np.bool_, array.shape)
-    )
-    plan = plan_index(key, array.shape)
-    rows = array[np.array(plan.rows, int)][(slice(None), *plan.columns)]
-    same(rows[plan.pick], array[key])

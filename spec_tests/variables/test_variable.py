@@ -17,7 +17,6 @@ from shardvar.errors import (
     AbstractClass,
     ArgumentError,
     ArgumentTypeError,
-    DeviceFull,
     OutOfRange,
     ScopeError,
 )
@@ -239,19 +238,6 @@ def test_a_deep_copy_has_a_value_of_its_own_on_the_same_device() -> None:
     assert twin.numpy().tolist() == [1, 2, 3] and twin.name == "w" and twin.device is device
     assert twin.resource is not variable.resource
     assert copy.copy(variable).resource is variable.resource
-
-
-def test_a_variable_lives_on_its_device_and_its_limit_is_enforced() -> None:
-    device = Device("ps:0", memory_limit=100)
-    variable = Variable(np.zeros(20, np.float32), device=device)
-    assert device.used == 80 and variable.device is device
-    with pytest.raises(DeviceFull, match="memory limit of 100 bytes, 80 are used"):
-        Variable(np.zeros(6, np.float32), device=device)
-    variable.assign(np.ones(20, np.float32))
-    assert device.used == 80, "the value was replaced in place"
-    del variable
-    gc.collect()
-    assert device.used == 0
 
 
 def test_a_variable_is_made_on_the_current_device_or_where_another_is() -> None:

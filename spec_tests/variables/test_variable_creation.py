@@ -76,6 +76,12 @@ def test_a_cut_may_be_said_in_many_ways(cut: Any) -> None:
     assert variable.name == "ShardedVariable" and variable.variables[0].name == "Variable"
 
 
+def test_uneven_and_empty_parts() -> None:
+    """R-SPEC-1 (RFC 002): "allowing uneven sharding"."""
+    variable = create_sharded_variable(counting((5, 2)), sv.PartitionSpec(splits=[[0, 4, 1]]))
+    assert [shard.shape[0] for shard in variable.variables] == [0, 4, 1]
+
+
 def test_a_partition_whose_parts_are_no_runs_of_rows_in_order_is_refused() -> None:
     rows = Partition.from_counts((5, 2), (2, 1))
     for wrong in (Partition((5, 2), rows.parts[::-1]), Partition.from_counts((5, 2), (1, 2))):

@@ -36,7 +36,6 @@ from shardvar.reference.variables.values import (
     ascending,
     commit,
 )
-from shardvar.reference.variables.variable import DelegatingVariable
 from spec_tests.helpers.sharded_variables import UserVariable, counting
 
 REPLICAS = [Device("GPU:0"), Device("GPU:1")]
@@ -103,27 +102,6 @@ def test_the_mean_of_large_integers_keeps_every_digit(one: int, other: int, mean
     """It is rounded towards zero; float64 has 53 bits and would round it before."""
     found = aggregate(PerReplica([np.array([one]), np.array([other])]), VariableAggregation.MEAN)
     assert found.tolist() == [mean] and found.dtype == np.int64
-
-
-def test_of_variables_that_hold_its_value_a_variable_is_described_by_the_first() -> None:
-    """What a kind of variable does that only says which variables hold its value."""
-
-    class Pair(DelegatingVariable):
-        def __init__(self, *targets: Variable) -> None:
-            self._pair = targets
-
-        @property
-        def _targets(self) -> tuple[Variable, ...]:
-            return self._pair
-
-    first, second = (
-        Variable([1.0, 2.0], name="first", trainable=False),
-        Variable([1.0, 2.0], name="second"),
-    )
-    pair = Pair(first, second)
-    assert (pair.name, pair.trainable, pair.shape) == ("first", False, (2,))
-    pair.assign([3.0, 4.0])
-    assert first.numpy().tolist() == second.numpy().tolist() == pair.numpy().tolist() == [3, 4]
 
 
 SHAPE = (5, 2)

@@ -207,6 +207,7 @@ def test_only_what_crosses_between_devices_is_counted() -> None:
         copy_into(buffer.array[2:4], floats(2), here, there)
     assert not np.shares_memory(copy.array, buffer.array) and copy.device is here
     assert ledger.operations == {"assign": Traffic(88, 3)}
+    assert repr(ledger) == "<Ledger of 88 bytes in 3 messages>"
     assert [(row.source, row.target, row.nbytes, row.messages) for row in ledger.transfers] == [
         (here.name, there.name, 48, 2),
         (there.name, here.name, 40, 1),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError, OutOfRange
-from shardvar.reference.devices import track_transfers
+from shardvar.reference.devices import Device, track_transfers
 from shardvar.reference.nn import (
     SparseTensor,
     embedding_lookup,
@@ -129,6 +129,12 @@ def test_a_max_norm_that_is_no_number_is_refused(max_norm: object) -> None:
 
 
 def test_shards_that_were_not_cut_by_mod_are_refused() -> None:
+    """And those that were keep their devices."""
+    rows = [[0.0], [3.0]], [[1.0], [4.0]], [[2.0]]
+    shards = [Variable(some, device=Device(f"ps:{n}")) for n, some in enumerate(rows)]
+    table = mod_to_div(shards)
+    assert table.numpy().tolist() == [[0], [1], [2], [3], [4]]
+    assert list(table.devices) == [shard.device for shard in shards]
     with pytest.raises(LayoutError, match=r"\[1, 2\]"):
         mod_to_div([Variable([1.0]), Variable([2.0, 3.0])])
     with pytest.raises(LayoutError):

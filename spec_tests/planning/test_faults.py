@@ -202,8 +202,8 @@ def test_numbers_beyond_64_bits_have_their_fault_without_a_warning(
 ) -> None:
     """An index may claim anything that 64 bits hold."""
     tensors = TensorTable.of([("t", "int8", full)])
-    columns = map(np.array, ([0], [offset], [shape], [0]))
-    faults = find_faults(SliceTable(tensors, *columns))
+    row = np.array([0])
+    faults = find_faults(SliceTable(tensors, row, np.array([offset]), np.array([shape]), row))
     assert [type(each) for each in faults.values()] == ([kind] if kind else [])
     assert len(str(faults)) < 100_000
 

@@ -56,6 +56,7 @@ def test_a_claim_of_too_many_bytes_is_refused_before_anything_is_allocated() -> 
 
 @given(tensor_tables())
 def test_a_tensor_table_says_what_it_was_made_of(tensors: TensorTable) -> None:
+    """And the whole of it is one whole slice a tensor."""
     again = TensorTable.of(
         [(key, tensors.dtype(n), tensors.shape(n)) for n, key in enumerate(tensors.keys)]
     )
@@ -63,10 +64,6 @@ def test_a_tensor_table_says_what_it_was_made_of(tensors: TensorTable) -> None:
     for name in ("codes", "ranks", "shapes"):
         np.testing.assert_array_equal(getattr(again, name), getattr(tensors, name))
     assert tensors.rows() == {key: n for n, key in enumerate(tensors.keys)}
-
-
-@given(tensor_tables())
-def test_the_whole_of_a_table_is_one_whole_slice_a_tensor(tensors: TensorTable) -> None:
     whole = tensors.whole()
     assert whole.is_whole().all()
     for row, slice_ in enumerate(rows_of(whole)):

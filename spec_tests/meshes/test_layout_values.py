@@ -19,6 +19,7 @@ from shardvar.layout.meshes import (
     megatron,
     named_sharding,
     parameter_servers,
+    plan_redistribution,
     replica_id,
 )
 from shardvar.layout.meshes.layout import Mesh
@@ -246,3 +247,9 @@ def test_what_is_no_mesh_is_refused_by_every_layout(mesh: Any) -> None:
     ):
         with pytest.raises(ArgumentTypeError, match="Mesh"):
             call()
+
+
+def test_a_redistribution_draws_itself() -> None:
+    before, after = (dtensor((6, 4), Mesh((3,)), [each]) for each in (Shard(0), Replicate()))
+    html = str(plan_redistribution(before, after)._repr_html_())
+    assert "all_gather" in html and "[6, 4]" in html and "48 elements cross" in html

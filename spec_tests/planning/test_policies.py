@@ -177,6 +177,20 @@ def balanced(
     return BalancedPolicy(num_files).assign(TensorTable.of(tensors).whole(), can)
 
 
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=5), st.integers(1, 5), st.integers(1, 12))
+def test_balanced_files_are_within_one_row_of_even(
+    lengths: list[int], width: int, num_files: int
+) -> None:
+    """As long as a file is to hold a row at all."""
+    tensors = [(f"t{n}", "float32", (length, width + n)) for n, length in enumerate(lengths)]
+    row = 4 * (width + len(lengths) - 1)
+    total = sum(4 * (width + n) * length for n, length in enumerate(lengths))
+    if total // num_files >= row:
+        loads = balanced(tensors, num_files, CUTS_NUMBERS).nbytes_of_files()
+        assert len(loads) == num_files
+        assert abs(loads - total / num_files).max() <= row
+
+
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=12), st.integers(1, 15))
 def test_as_many_files_as_asked_for_if_there_is_something_for_each(
     sizes: list[int], num_files: int

@@ -57,6 +57,8 @@ def test_names_are_completed_and_two_devices_of_one_name_are_two_memories() -> N
     )
     assert Device("worker:3/gpu:2").host_name == full_name("worker:3")
     assert Device("ps:1") != Device("ps:1")
+    for device in (*make_cluster(3, 2, 2), Device("/job:worker/replica:1/task:0")):
+        assert full_name(device.short_name) == device.name
 
 
 @pytest.mark.parametrize(
@@ -66,13 +68,6 @@ def test_names_are_completed_and_two_devices_of_one_name_are_two_memories() -> N
 def test_what_names_no_device_is_refused(name: str) -> None:
     with pytest.raises(ArgumentError, match="Invalid device name"):
         Device(name)
-
-
-def test_a_short_name_names_the_same_device_as_the_full_one() -> None:
-    for device in make_cluster(3, 2, 2):
-        assert full_name(device.short_name) == device.name
-    other = Device("/job:worker/replica:1/task:0")
-    assert full_name(other.short_name) == other.name
 
 
 def test_an_allocation_past_the_limit_names_device_limit_used_and_requested_bytes_and_changes_nothing() -> (
@@ -212,6 +207,7 @@ def test_only_what_crosses_between_devices_is_counted() -> None:
         copy_into(buffer.array[2:4], floats(2), here, there)
     assert not np.shares_memory(copy.array, buffer.array) and copy.device is here
     assert ledger.operations == {"assign": Traffic(88, 3)}
+    assert repr(ledger) == "<Ledger of 88 bytes in 3 messages>"
     assert [(row.source, row.target, row.nbytes, row.messages) for row in ledger.transfers] == [
         (here.name, there.name, 48, 2),
         (there.name, here.name, 40, 1),

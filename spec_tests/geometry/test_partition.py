@@ -18,17 +18,11 @@ from spec_tests.helpers.hypothesis_strategies import shapes, tilings
 COUNTS = [(length, num_shards) for length in range(41) for num_shards in range(1, 41)]
 
 
-def test_div_is_the_rfcs_example() -> None:
-    """RFC 000: 13 ids over 5 shards are [0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10], [11, 12]."""
-    assert div(13, 5) == ((0, 3), (3, 6), (6, 9), (9, 11), (11, 13))
-
-
-def test_chunk_is_the_design_pages_example() -> None:
-    assert chunk(13, 5) == ((0, 3), (3, 6), (6, 9), (9, 12), (12, 13))
-
-
 def test_div_cuts_as_numpy_splits() -> None:
-    """``np.array_split`` gives the first ``length % n`` parts one more, which is the div rule."""
+    """``np.array_split`` gives the first ``length % n`` parts one more, which is the div rule.
+
+    RFC 000: 13 ids over 5 shards are [0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10], [11, 12]."""
+    assert div(13, 5) == ((0, 3), (3, 6), (6, 9), (9, 11), (11, 13))
     for length, num_shards in COUNTS:
         expected = [part.tolist() for part in np.array_split(np.arange(length), num_shards)]
         assert [list(range(*interval)) for interval in div(length, num_shards)] == expected
@@ -36,7 +30,8 @@ def test_div_cuts_as_numpy_splits() -> None:
 
 def test_chunk_cuts_as_pytorch_chunks() -> None:
     """``torch.chunk``: pieces of ceil(length / n) as long as rows last; then empty ones, to make n
-    of them."""
+    of them. The example of the design page is one of them."""
+    assert chunk(13, 5) == ((0, 3), (3, 6), (6, 9), (9, 12), (12, 13))
     for length, num_shards in COUNTS:
         size = (length + num_shards - 1) // num_shards
         rows = list(range(length))
@@ -91,11 +86,9 @@ def test_owners_have_the_shape_of_the_ids(ids: Any) -> None:
     "ids", [[13], [-1], [0, 2**63 - 1], np.array([2**63], np.uint64), [2**70], [0.5], [True]]
 )
 def test_ids_that_no_shard_holds_are_refused(ids: Any) -> None:
+    """And nobody owns an id of nothing."""
     with pytest.raises(ArgumentError, match="id"):
         div_owner(ids, 13, 5)
-
-
-def test_nobody_owns_an_id_of_nothing() -> None:
     with pytest.raises(ArgumentError, match=r"id 0 is outside \[0, 0\)"):
         div_owner([0], 0, 3)
     assert div_owner([], 0, 3)[0].shape == (0,)
@@ -109,9 +102,15 @@ def test_counts_that_are_no_layout_are_refused(rule: Any, length: int, num_shard
 
 
 @given(st.data())
-def test_a_tiling_with_a_part_lost_has_a_hole(data: st.DataObject) -> None:
+def test_a_tiling_with_a_part_lost_has_a_hole_and_a_part_that_reaches_out_is_named(
+    data: st.DataObject,
+) -> None:
     shape = data.draw(shapes(min_rank=1))
     parts = data.draw(tilings(shape))
+    out = Region(shape, (1,) * len(shape))
+    with pytest.raises(LayoutError, match="reaches out") as caught:
+        Partition(shape, (*parts, out))
+    assert str(out) in str(caught.value) or repr(out) in str(caught.value)
     lost = parts.pop(data.draw(st.integers(0, len(parts) - 1)))
     if lost.size:
         with pytest.raises(LayoutError, match="no part holds") as caught:
@@ -122,22 +121,9 @@ def test_a_tiling_with_a_part_lost_has_a_hole(data: st.DataObject) -> None:
         check_tiles(shape, parts)
 
 
-@given(st.data())
-def test_a_part_that_reaches_out_is_named(data: st.DataObject) -> None:
-    shape = data.draw(shapes(min_rank=1))
-    parts = data.draw(tilings(shape))
-    out = Region(shape, (1,) * len(shape))
-    with pytest.raises(LayoutError, match="reaches out") as caught:
-        Partition(shape, (*parts, out))
-    assert str(out) in str(caught.value) or repr(out) in str(caught.value)
-
-
-def test_a_part_of_another_rank_is_refused() -> None:
+def test_more_parts_than_rows_and_no_rows_and_no_axes_and_a_part_of_another_rank() -> None:
     with pytest.raises(LayoutError):
         Partition((3,), (Region((0, 0), (3, 1)),))
-
-
-def test_more_parts_than_rows_and_no_rows_and_no_axes() -> None:
     assert [part.shape for part in Partition.from_counts((2, 3), (4, 1))] == [
         (1, 3),
         (1, 3),

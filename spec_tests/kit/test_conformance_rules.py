@@ -191,30 +191,23 @@ def test_inputs_that_are_not_claimed_are_counted_and_not_kept() -> None:
     assert judge(RULES["R-CONCAT-1"], Nothing()).outcome == NOT_CLAIMED
 
 
-def test_an_expected_failure_that_passes_is_a_failure_of_the_declaration() -> None:
-    rule = RULES["R-READ-1"]
-    assert (
-        judge(rule, wrong_adapters.Unstitched(), expected=Expected("upstream")).outcome
-        == EXPECTED_FAILURE
-    )
-    assert judge(rule, NumpyAdapter(), expected=Expected("upstream")).outcome == UNEXPECTED_PASS
-
-
 @pytest.mark.parametrize(
-    "adapter", [wrong_adapters.Unstitched(), NumpyAdapter()], ids=["broken", "kept"]
+    ("name", "adapter", "sometimes", "outcome"),
+    [
+        ("R-READ-1", wrong_adapters.Unstitched(), False, EXPECTED_FAILURE),
+        ("R-READ-1", NumpyAdapter(), False, UNEXPECTED_PASS),
+        ("R-READ-1", wrong_adapters.Unstitched(), True, BROKEN_SOMETIMES),
+        ("R-READ-1", NumpyAdapter(), True, BROKEN_SOMETIMES),
+        ("R-LOOKUP-4", NumpyAdapter(), True, NOT_CLAIMED),
+    ],
 )
-def test_what_is_broken_in_some_runs_is_said_to_be_so_whether_this_run_found_it_or_not(
-    adapter: Any,
+def test_a_declared_failure_is_expected_and_a_pass_is_one_of_the_declaration(
+    name: str, adapter: Any, sometimes: bool, outcome: str
 ) -> None:
-    verdict = judge(RULES["R-READ-1"], adapter, expected=Expected("random", sometimes=True))
-    assert (verdict.outcome, verdict.reason) == (BROKEN_SOMETIMES, "random")
-
-
-def test_what_is_not_claimed_is_not_broken_in_some_runs() -> None:
-    verdict = judge(
-        RULES["R-LOOKUP-4"], NumpyAdapter(), expected=Expected("random", sometimes=True)
-    )
-    assert verdict.outcome == NOT_CLAIMED
+    """What is broken in some runs is said to be so whether this run found it or not."""
+    verdict = judge(RULES[name], adapter, expected=Expected("upstream", sometimes=sometimes))
+    assert verdict.outcome == outcome
+    assert outcome != BROKEN_SOMETIMES or verdict.reason == "upstream"
 
 
 def test_damage_hits_the_same_bytes_whatever_the_files_are_called(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from zipfile import ZipFile
 import pytest
 
 import shardvar as sv
-from shardvar.vectors.run import is_array, judge_answer
+from shardvar.vectors.run import judge_answer
 from spec_tests.helpers.layout_tables import Case, each_row
 from spec_tests.helpers.paths import ROOT
 from spec_tests.helpers.published_vectors import unpacked
@@ -206,39 +206,6 @@ def test_no_number_is_beyond_what_javascript_holds() -> None:
 def test_the_vectors_are_small() -> None:
     assert sum(len(octets) for octets in make.files().values()) < 2_000_000
     assert make.ARCHIVE.stat().st_size < 400_000
-
-
-def spoiled(value: Any) -> Any:
-    """Another answer than the given one."""
-    if is_array(value):
-        if not value["data"]:
-            return {**value, "shape": [*value["shape"], 1]}
-        first = value["data"][0]
-        if isinstance(first, list):
-            other: Any = [1.0 if first[0] != 1 else 2.0, first[1]]
-        elif isinstance(first, str):
-            other = "1" if first != "1" else "2"
-        else:
-            other = not first if isinstance(first, bool) else _other_number(first)
-        return {**value, "data": [other, *value["data"][1:]]}
-    if isinstance(value, dict):
-        key = next(iter(value))
-        return {**value, key: spoiled(value[key])}
-    if isinstance(value, list):
-        return [spoiled(value[0]), *value[1:]] if value else [0]
-    return f"{value}0" if isinstance(value, str) else 1 if value is None else value + 1
-
-
-def _other_number(number: float) -> float:
-    """Another number of any dtype that holds the first."""
-    return number ^ 1 if isinstance(number, int) else -number or 1.0
-
-
-@each_row([case for case in CASES.values() if "expected" in case][::7])
-def test_a_wrong_answer_is_none_that_is_expected(case: Case) -> None:
-    """The judge can fail: with one number changed a vector is not passed any more."""
-    case = {**case, "acceptable": []}
-    assert disagreement({**case, "expected": spoiled(case["expected"])}, answer(case)) is not None
 
 
 @each_row([case for case in CASES.values() if "error" in case][::5])

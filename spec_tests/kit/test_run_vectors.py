@@ -220,6 +220,11 @@ def test_every_op_of_the_vectors_is_answered_by_the_engine() -> None:
         (3, 3.0, 0, True),
         (4, 3, 9, False),
         ([0.1, None, "tiled"], [0.1, None, "tiled"], 0, True),
+        ([0.1, None, "tiled"], [0.1, 0, "tiled"], 0, False),
+        ([0.1, None, "tiled"], [0.1, None, "whole"], 0, False),
+        ({"a": [1], "b": 2}, {"a": [1], "b": 2}, 0, True),
+        ({"a": [1], "b": 2}, {"a": [2], "b": 2}, 0, False),
+        ({"a": [1], "b": 2}, {"a": [1, 2], "b": 2}, 0, False),
     ],
 )  # fmt: skip
 def test_values_are_compared_as_the_readme_says(

@@ -58,18 +58,6 @@ def test_tilings_tile_and_partitions_are_proven(
     assert (whole == 1).all()
 
 
-@given(t.sharded_variables())
-def test_a_sharded_variable_is_the_array_that_comes_with_it(
-    pair: tuple[sv.ShardedVariable, Any],
-) -> None:
-    t.assert_matches_oracle(pair[0], pair[1])
-
-
-@given(t.partitioners(), t.shapes(min_rank=1))
-def test_partitioners_answer_for_every_shape(partitioner: Any, shape: tuple[int, ...]) -> None:
-    assert len(partitioner(shape, "float32")) == len(shape)
-
-
 @given(t.shapes(min_rank=1), st.data())
 def test_slices_are_legal(shape: tuple[int, ...], data: st.DataObject) -> None:
     array = t.counting(shape)

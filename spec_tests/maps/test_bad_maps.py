@@ -33,6 +33,11 @@ def layers(*numbers: int, shape: tuple[int, ...] = (4, 6)) -> dict[str, tuple[in
     return {f"l.{number}.w": shape for number in numbers}
 
 
+def sized(*words: str, **sizes: int | str) -> Bad:
+    """A map that is wrong by its sizes alone."""
+    return Bad(["w[(n d)] -> w[n d]"], {"w": (10,)}, words, sizes)
+
+
 SCALED = "w[(a p) (b q)] times s[a b] -> w[(a p) (b q)]"
 PADDED = "e[v] -> w[v] @ v=0:vocab else {}"
 
@@ -132,10 +137,8 @@ BAD = {
         ("an axis (n d) of 10, not 12 (n = 4, d = 3)", "leave one of them out"),
         {"n": 4, "d": 3},
     ),
-    "size of zero": Bad(
-        ["w[(n d)] -> w[n d]"], {"w": (10,)}, ("which 0 does not divide (n = 0)",), {"n": 0}
-    ),
-    "negative size": Bad(["w[(n d)] -> w[n d]"], {"w": (10,)}, ("The size n is -2",), {"n": -2}),
+    "size of zero": sized("which 0 does not divide (n = 0)", n=0),
+    "negative size": sized("The size n is -2", n=-2),
     "blocks of numbers without a size": Bad(
         ["l.{(b p)}.w -> x.{b}.{p}.w"], layers(0, 1), ("The number {(b p)}", "sizes of b, p")
     ),
@@ -303,36 +306,18 @@ BAD = {
         ("The size vocab_size is used by no rule", "Did you mean 'vocabsize'?"),
         {"vocab_size": 5},
     ),
-    "size that nothing uses": Bad(
-        ["w[(n d)] -> w[n d]"],
-        {"w": (10,)},
-        ("The size heads is used by no rule", "leave it out"),
-        {"n": 5, "heads": 3},
+    "size that nothing uses": sized(
+        "The size heads is used by no rule", "leave it out", n=5, heads=3
     ),
-    "sizes in a circle": Bad(
-        ["w[(n d)] -> w[n d]"],
-        {"w": (10,)},
-        ("sizes.n: The sizes n -> m -> n depend on each other", "as a number"),
-        {"n": "m", "m": "n"},
+    "sizes in a circle": sized(
+        "sizes.n: The sizes n -> m -> n depend on each other", "as a number", n="m", m="n"
     ),
-    "size of another that is not there": Bad(
-        ["w[(n d)] -> w[n d]"],
-        {"w": (10,)},
-        ("sizes.n: The size heads is not given",),
-        {"n": "heads * 2"},
+    "size of another that is not there": sized("sizes.n: The size heads is not", n="heads * 2"),
+    "size with a remainder": sized(
+        "sizes.n: The size 'h / 3' is not an integer: 10 / 3", n="h / 3", h=10
     ),
-    "size with a remainder": Bad(
-        ["w[(n d)] -> w[n d]"],
-        {"w": (10,)},
-        ("sizes.n: The size 'h / 3' is not an integer: 10 / 3",),
-        {"n": "h / 3", "h": 10},
-    ),
-    "size that is a float": Bad(
-        ["w[(n d)] -> w[n d]"], {"w": (10,)}, ("The size '2.5' is not an int",), {"n": "2.5"}
-    ),
-    "size that is enormous": Bad(
-        ["w[(n d)] -> w[n d]"], {"w": (10,)}, ("is too large",), {"n": "9999999999 * 9999999999"}
-    ),
+    "size that is a float": sized("The size '2.5' is not an int", n="2.5"),
+    "size that is enormous": sized("is too large", n="9999999999 * 9999999999"),
 }
 
 

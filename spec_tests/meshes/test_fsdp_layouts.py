@@ -44,14 +44,7 @@ def by_placements(case: Case) -> Layout:
 
 
 @each_row(cases("fsdp", *PER_PARAMETER))
-def test_a_device_holds_what_it_holds_in_torch(case: Case) -> None:
-    layout = fsdp(case["shape"], mesh_of(case), **asked(case))
-    assert held(layout) == recorded(case)
-    assert [list(group) for group in layout.replicas] == case["replicas"]
-
-
-@each_row(cases("fsdp", *PER_PARAMETER))
-def test_a_parameter_has_the_placements_that_torch_gives_it(case: Case) -> None:
+def test_a_parameter_has_the_placements_and_a_device_the_regions_of_torch(case: Case) -> None:
     """And the two definitions differ exactly where the table says so, by the regions that it
     lists."""
     given: list[DTensorPlacement] = [
@@ -60,6 +53,8 @@ def test_a_parameter_has_the_placements_that_torch_gives_it(case: Case) -> None:
     ]
     assert list(fsdp_placements(case["shape"], mesh_of(case), **asked(case))) == given
     shards = fsdp(case["shape"], mesh_of(case), **asked(case))
+    assert held(shards) == recorded(case)
+    assert [list(group) for group in shards.replicas] == case["replicas"]
     assert (by_placements(case) != shards) == case.get("rule_disagrees", False)
     for device, regions in enumerate(case.get("placement_rule_regions", [])):
         expected = [(tuple(each["offset"]), tuple(each["shape"])) for each in regions]

@@ -172,12 +172,11 @@ def test_local_and_global_agree() -> None:
 
 
 @pytest.mark.parametrize("index", [(7, 0), (0,), (0, 0, 0), (-1, 0), ()])
-def test_an_element_that_is_not_there_has_no_holders(index: tuple[int, ...]) -> None:
+def test_an_element_that_is_not_there_has_no_holders_and_a_device_no_regions(
+    index: tuple[int, ...],
+) -> None:
     with pytest.raises(ArgumentError):
         dtensor((7, 4), Mesh((2,)), [Shard(0)]).holders(index)
-
-
-def test_a_device_that_is_not_there_has_no_regions() -> None:
     with pytest.raises(OutOfRange):
         dtensor((7, 4), Mesh((2,)), [Shard(0)]).regions(2)
 

@@ -55,19 +55,13 @@ def layout_of(case: Case) -> Layout:
 
 
 @each_row(cases("megatron", "model"))
-def test_a_rank_saves_what_it_saves_in_megatron(case: Case) -> None:
-    """Regions in the order of layers, experts and halves; and the groups of ranks that hold the
-    same."""
+def test_a_rank_saves_what_it_saves_in_megatron_and_has_its_replica_id(case: Case) -> None:
+    """Regions in the order of layers, experts and halves; the groups of ranks that hold the same,
+    and of each group one has numbers that are all 0."""
     layout = layout_of(case)
     assert held(layout) == recorded(case)
-    assert [list(group) for group in layout.replicas if layout.regions(group[0])] == case[
-        "replicas"
-    ]
-
-
-@each_row(cases("megatron", "model"))
-def test_a_rank_has_the_replica_id_that_megatron_gives_it(case: Case) -> None:
-    """And in each group of equal ranks, one has numbers that are all 0."""
+    groups = [list(group) for group in layout.replicas if layout.regions(group[0])]
+    assert groups == case["replicas"]
     mesh, parallel = mesh_of(case), arguments_of(case).get("parallel")
     for device in case["devices"]:
         assert {tuple(each) for each in device["replica_id"]} <= {

@@ -15,44 +15,7 @@ from shardvar.reference.nn import SampledValues, log_uniform_sampler, nce_loss, 
 from shardvar.reference.nn.losses import expected_count
 from shardvar.reference.random import stateless_uniform
 from shardvar.reference.variables import Variable
-from spec_tests.helpers.embedding_tables import shard, sizes
-
-DIM = 3
-
-
-@st.composite
-def cases(draw: st.DrawFn) -> dict[str, Any]:
-    weight_sizes = draw(sizes(min_rows=2))
-    classes = sum(weight_sizes)
-    cut = draw(st.integers(0, classes))
-    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    batch, num_true, num_sampled = (
-        draw(st.integers(0, 3)),
-        draw(st.integers(1, 2)),
-        draw(st.integers(0, classes)),
-    )
-    return {
-        "weights": shard(random.normal(size=(classes, DIM)).astype(np.float32), weight_sizes),
-        "biases": shard(random.normal(size=classes).astype(np.float32), [cut, classes - cut]),
-        "labels": random.integers(0, classes, (batch, num_true)),
-        "inputs": random.normal(size=(batch, DIM)).astype(np.float32),
-        "num_sampled": num_sampled,
-        "num_classes": classes,
-        "num_true": num_true,
-        "sampled_values": (
-            random.permutation(classes)[:num_sampled],
-            random.uniform(0.1, 1, (batch, num_true)).astype(np.float32),
-            random.uniform(0.1, 1, num_sampled).astype(np.float32),
-        ),
-        "remove_accidental_hits": draw(st.booleans()),
-    }
-
-
-@given(cases())
-def test_the_layout_does_not_change_a_bit(case: dict[str, Any]) -> None:
-    whole = case | {name: Variable(np.asarray(case[name])) for name in ("weights", "biases")}
-    assert np.array_equal(nce_loss(**case), nce_loss(**whole))
-    assert np.array_equal(sampled_softmax_loss(**case), sampled_softmax_loss(**whole))
+from spec_tests.helpers.embedding_tables import shard
 
 
 def test_only_the_rows_of_labels_and_samples_move() -> None:

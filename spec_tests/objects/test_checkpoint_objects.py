@@ -6,10 +6,9 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
@@ -65,40 +64,6 @@ class Model(Module):
         self.inner = Module()
         self.inner.b = sv.Variable([scale, 2 * scale])
         self.blocks = [sv.Variable(scale), {"a.b/c": sv.Variable(3 * scale)}, (self.inner,)]
-
-
-@st.composite
-def cuts(draw: st.DrawFn, rows: int) -> list[int]:
-    """Sizes of 1 to 7 shards of so many rows; uneven, and some of them empty."""
-    places = sorted(draw(st.lists(st.integers(0, rows), max_size=6)))
-    return [int(size) for size in np.diff([0, *places, rows])]
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.data(), st.integers(0, 13), st.sampled_from([(), (2,), (3, 0)]))
-def test_any_layout_is_restored_into_any_other(
-    tmp_path: Path, data: Any, rows: int, row_shape: tuple[int, ...]
-) -> None:
-    """R-CKPT-1 (RFC 000): "and restore it to possibly a different number of shards"."""
-    dtype = data.draw(
-        st.sampled_from([np.float32, np.int64, np.complex64, np.bool, ml_dtypes.bfloat16])
-    )
-    form = data.draw(st.sampled_from(["shardvar", "tensorflow"]))
-    value = (np.arange(rows * int(np.prod(row_shape))) % 2).reshape(rows, *row_shape).astype(dtype)
-    source, target = (
-        sharded(value, data.draw(cuts(rows))),
-        zeros(data.draw(cuts(rows)), row_shape, dtype),
-    )
-    sv.Checkpoint(w=source).write(tmp_path / "model", format=form, force=True)
-    sv.Checkpoint(w=target).read(
-        tmp_path / "model.svindex" if form == "shardvar" else tmp_path / "model.index"
-    )
-    np.testing.assert_array_equal(target.numpy(), value)
-    plain = sv.Variable(np.zeros_like(value))
-    sv.Checkpoint(w=plain).read(
-        tmp_path / ("model.svindex" if form == "shardvar" else "model.index")
-    )
-    np.testing.assert_array_equal(plain.numpy(), value)
 
 
 @pytest.mark.parametrize("form", ["shardvar", "tensorflow", "safetensors", "npz"])

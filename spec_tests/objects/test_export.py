@@ -3,6 +3,7 @@ are loaded."""
 
 import tracemalloc
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -228,7 +229,7 @@ def test_a_callback_that_changes_what_it_reads_changes_no_variable(tmp_path: Pat
         description = "Overwrites what it was given."
 
         def __call__(self, tensors: Any) -> Any:
-            (shard,) = [{}]
+            shard: dict[str, Any] = {}
             for each in tensors:
                 array = np.asarray(each.tensor)
                 shard.setdefault(each.checkpoint_key, {})[each.slice_spec] = each.tensor
@@ -237,14 +238,8 @@ def test_a_callback_that_changes_what_it_reads_changes_no_variable(tmp_path: Pat
             return [shard]
 
     w = create_sharded_variable(table(), 3)
-    for write in (
-        lambda path: sv.export({"w": w}, path, policy=Spoiler()),
-        sv.Checkpoint(w=w).write,
-    ):
-        write(
-            tmp_path / "model",
-            **({} if write.__name__ == "<lambda>" else {"policy": Spoiler(), "force": True}),
-        )
+    for write in (partial(sv.export, {"w": w}), sv.Checkpoint(w=w).write):
+        write(tmp_path / "model", policy=Spoiler(), force=True)
         np.testing.assert_array_equal(w.numpy(), table())
         np.testing.assert_array_equal(sv.load_exported(tmp_path / "model").w.numpy(), table())
 

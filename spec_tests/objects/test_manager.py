@@ -17,7 +17,6 @@ from shardvar.errors import (
     ArgumentTypeError,
     PolicyError,
     StorageError,
-    TargetExists,
 )
 from shardvar.reference.objects.series import Retention, plan_rotation
 from shardvar.storage.local import LocalStorage
@@ -280,13 +279,6 @@ def test_only_checkpoints_are_managed_and_only_in_paths(tmp_path: Path) -> None:
         sv.CheckpointManager({"w": sv.Variable(1.0)}, tmp_path, 1)  # type: ignore[arg-type]
     with pytest.raises(ArgumentTypeError, match="not a path"):
         build(3)  # type: ignore[arg-type]
-
-
-def test_a_directory_in_the_place_of_the_state_file_is_refused_first(tmp_path: Path) -> None:
-    (tmp_path / "checkpoint").mkdir()
-    with pytest.raises(TargetExists, match="is a directory"):
-        build(tmp_path).save()
-    assert os.listdir(tmp_path) == ["checkpoint"]
 
 
 class Refusing:

@@ -81,35 +81,35 @@ def test_a_root_without_room_for_a_counter_is_refused_before_a_byte_is_written(
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("wrong", ["", "a\0b", "x" * 300, 3, None])
-def test_what_is_no_prefix_is_refused(tmp_path: Path, wrong: Any) -> None:
-    with pytest.raises((ArgumentError, ArgumentTypeError)):
-        sv.Checkpoint(w=sv.Variable(1.0)).save(
-            os.path.join(tmp_path, wrong) if wrong and wrong != 3 else wrong
-        )
-
-
-@pytest.mark.parametrize("place", [".", "inner", "inner/"])
-def test_a_directory_is_no_prefix(tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["", "a\0b", "x" * 300, 3, None], "."),
+        ([".", "inner", "inner/"], "is a directory"),
+        (["m.npz", "m.safetensors", "m.index", "m.svindex"], "ending of a file.*format="),
+    ],
+)
+def test_what_is_no_prefix_is_refused(tmp_path: Path, names: list[Any], words: str) -> None:
     (tmp_path / "inner").mkdir()
-    with pytest.raises(ArgumentError, match="is a directory"):
-        sv.Checkpoint(w=sv.Variable(1.0)).save(os.path.join(tmp_path, place))
+    for name in names:
+        with pytest.raises((ArgumentError, ArgumentTypeError), match=words):
+            sv.Checkpoint(w=sv.Variable(1.0)).save(
+                os.path.join(tmp_path, name) if name and name != 3 else name
+            )
     assert os.listdir(tmp_path) == ["inner"]
 
 
-@pytest.mark.parametrize("name", ["model.npz", "model.safetensors", "model.index", "model.svindex"])
-def test_an_ending_takes_no_number(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ArgumentError, match="ending of a file.*format="):
-        sv.Checkpoint(w=sv.Variable(1.0)).save(tmp_path / name)
-
-
+@pytest.mark.parametrize("is_managed", [False, True])
 def test_a_directory_in_the_place_of_the_state_file_is_refused_before_a_byte_is_written(
-    tmp_path: Path,
+    tmp_path: Path, is_managed: bool
 ) -> None:
     (tmp_path / "checkpoint").mkdir()
     checkpoint = sv.Checkpoint(w=sv.Variable(1.0))
     with pytest.raises(TargetExists, match="is a directory"):
-        checkpoint.save(tmp_path / "model")
+        if is_managed:
+            sv.CheckpointManager(checkpoint, tmp_path, 1).save()
+        else:
+            checkpoint.save(tmp_path / "model")
     assert os.listdir(tmp_path) == ["checkpoint"]
     assert int(checkpoint.save_counter) == 0
     assert sv.latest_checkpoint(tmp_path) is None
@@ -193,13 +193,10 @@ def test_a_state_is_read_as_it_was_written(
     assert SeriesState.decode(state.encode()) == state
 
 
-def test_bytes_that_are_no_text_are_kept() -> None:
+def test_comments_quotes_escapes_and_bytes_that_are_no_text_are_as_in_protobuf() -> None:
     state = SeriesState(os.fsdecode(b"a\xff\x01\n\"'\\"))
     assert state.encode() == b'model_checkpoint_path: "a\\377\\001\\012\\"\'\\\\"\n'
     assert SeriesState.decode(state.encode()) == state
-
-
-def test_comments_quotes_and_escapes_are_read_as_protobuf_reads_them() -> None:
     content = b"# a comment\nmodel_checkpoint_path : 'a\"\\303\\251\\x41\\t' # another"
     assert SeriesState.decode(content) == SeriesState('a"éA\t')
 

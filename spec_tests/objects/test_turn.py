@@ -1,7 +1,6 @@
 """One save or restore of a checkpoint at a time: what would wait for itself gets an error
 instead."""
 
-import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -125,36 +124,3 @@ def test_a_background_save_that_joins_itself_gets_an_error(tmp_path: Path) -> No
     in_time(lambda: handles[0].join(20))
     assert isinstance(policy.error, StillSaving)
     assert "outer-1 is being written by this thread" in str(policy.error)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-def test_a_forked_process_does_not_wait_for_a_save_of_its_parent(tmp_path: Path) -> None:
-    """The thread that saves is not there; joining its save is an error."""
-    begun, go = threading.Event(), threading.Event()
-
-    def wait() -> None:
-        begun.set()
-        assert go.wait(20)
-
-    checkpoint = sv.Checkpoint(w=sv.Variable([1.0]))
-    handle: Any = checkpoint.save(tmp_path / "outer", policy=Policy(wait), background=True)
-    assert begun.wait(20)
-    child = os.fork()
-    if child == 0:
-        code = 3
-        try:
-            checkpoint.write(tmp_path / "child")
-            handle.join()
-        except StillSaving:
-            code = 0
-        finally:
-            os._exit(code)
-    status = os.waitpid(child, 0)[1]
-    go.set()
-    handle.join(20)
-    assert os.waitstatus_to_exitcode(status) == 0
-    assert sv.load(tmp_path / "child").keys() == {
-        "_CHECKPOINTABLE_OBJECT_GRAPH",
-        "w/.ATTRIBUTES/VARIABLE_VALUE",
-    } | ({"save_counter/.ATTRIBUTES/VARIABLE_VALUE"})

@@ -67,11 +67,6 @@ def test_scalars_and_strings_stay_whole(cut: Any) -> None:
     assert regions((4, 4), "string", cut) == [Region.whole((4, 4))]
 
 
-def test_splits_are_sizes() -> None:
-    found = regions((13, 4), "float32", PartitionSpec(splits=[[1, 8, 4]]))
-    assert [region.shape for region in found] == [(1, 4), (8, 4), (4, 4)]
-
-
 @given(tensor_tables(), st.data())
 def test_every_tensor_that_is_spoken_of_is_cut_and_no_other(
     tensors: TensorTable, data: st.DataObject

@@ -82,6 +82,8 @@ def test_the_entries_of_a_key_are_those_of_the_whole_table(
             "what is found grows with the key, not with the checkpoint"
         )
     assert [rows_of(table) for table in index.scan()] == [everything]
+    with pytest.raises(UnknownKey):
+        index.find("no such key at all, whatever is drawn")
 
 
 @given(slice_tables(), st.sampled_from([0, 1, 16]), st.data())
@@ -268,9 +270,3 @@ def test_an_unknown_key_is_told_its_neighbours() -> None:
     )
     assert "inspect" in unknown_key("x", ["completely", "different"]).remedy
     assert "inspect" in unknown_key("x", []).remedy
-
-
-@given(slice_tables())
-def test_a_key_that_is_not_there_is_unknown(slices: SliceTable) -> None:
-    with pytest.raises(UnknownKey):
-        TableIndex(entries_of(slices), ["a"]).find("no such key at all, whatever is drawn")

@@ -52,17 +52,20 @@ def copies_of(plan: Plan) -> list[tuple[int, int, Region]]:
 
 
 @given(two_cuts())
-def test_the_copies_are_those_of_the_plain_definition_each_once(
+def test_the_copies_are_those_of_the_plain_definition_each_once_and_fill_every_target(
     tables: tuple[SliceTable, SliceTable],
 ) -> None:
-    copies = copies_of(plan_copies(*tables))
-    assert len(copies) == len(set(copies))
-    assert set(copies) == plain_copies(*tables)
-
-
-@given(two_cuts())
-def test_carrying_out_the_copies_fills_every_target(tables: tuple[SliceTable, SliceTable]) -> None:
+    """In the order of targets and offsets; and a plan is a value."""
     sources, targets = tables
+    plan = plan_copies(sources, targets)
+    copies = copies_of(plan)
+    assert len(copies) == len(set(copies)) and set(copies) == plain_copies(*tables)
+    order = [(target, region.offset) for _, target, region in copies]
+    assert order == sorted(order) and copies_of(pickle.loads(pickle.dumps(plan))) == copies
+    bounds = plan.bounds()
+    assert len(bounds) == len(targets) + 1
+    for target in range(len(targets)):
+        assert (plan.copies.target[bounds[target] : bounds[target + 1]] == target).all()
     tensors = sources.tensors
     full = {
         key: np.arange(np.prod(tensors.shape(n), dtype=int)).reshape(tensors.shape(n)) + 1000 * n
@@ -70,30 +73,11 @@ def test_carrying_out_the_copies_fills_every_target(tables: tuple[SliceTable, Sl
     }
     payloads = [full[sources.key(row)][sources.region(row).slices] for row in range(len(sources))]
     filled = [np.full(targets.region(row).shape, -1) for row in range(len(targets))]
-    for source, target, region in copies_of(plan_copies(sources, targets)):
+    for source, target, region in copies:
         piece = payloads[source][region.relative_to(sources.region(source)).slices]
         filled[target][region.relative_to(targets.region(target)).slices] = piece
     for row, array in enumerate(filled):
         np.testing.assert_array_equal(array, full[targets.key(row)][targets.region(row).slices])
-
-
-@given(two_cuts())
-def test_copies_stand_in_the_order_of_targets_and_offsets(
-    tables: tuple[SliceTable, SliceTable],
-) -> None:
-    plan = plan_copies(*tables)
-    order = [(target, region.offset) for _, target, region in copies_of(plan)]
-    assert order == sorted(order)
-    bounds = plan.bounds()
-    assert len(bounds) == len(plan.targets) + 1
-    for target in range(len(plan.targets)):
-        assert (plan.copies.target[bounds[target] : bounds[target + 1]] == target).all()
-
-
-@given(two_cuts())
-def test_a_plan_is_a_value(tables: tuple[SliceTable, SliceTable]) -> None:
-    plan = plan_copies(*tables)
-    assert copies_of(pickle.loads(pickle.dumps(plan))) == copies_of(plan)
 
 
 @given(two_cuts(), st.data())

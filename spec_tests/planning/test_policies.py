@@ -104,6 +104,11 @@ def test_a_policy_keeps_every_element_once_and_every_tensor(
     assert set(answer.slices.tensor.tolist()) == set(slices.tensor.tolist())
     assert find_faults(answer.slices) == {}
     assert answer.slices.nbytes.sum() == slices.nbytes.sum()
+    # Files are numbered in order without gaps.
+    assert answer.num_files >= 1 and (np.diff(answer.file) >= 0).all()
+    if len(slices):
+        assert set(answer.file.tolist()) == set(range(answer.num_files)), "a file is empty"
+    assert answer.description == policy.description != ""
 
 
 @given(slice_tables(), policies, capabilities)
@@ -146,18 +151,6 @@ def test_only_what_the_format_can_cut_is_cut_and_order_is_kept(
             size += max(parts[position].region.size, 1)
             position += 1
     assert position == len(parts)
-
-
-@given(slice_tables(), policies, capabilities)
-def test_files_are_numbered_in_order_without_gaps(
-    slices: SliceTable, policy: TablePolicy, capabilities: Capabilities
-) -> None:
-    answer = policy.assign(slices, capabilities)
-    assert answer.num_files >= 1
-    assert (np.diff(answer.file) >= 0).all()
-    if len(slices):
-        assert set(answer.file.tolist()) == set(range(answer.num_files)), "a file is empty"
-    assert answer.description == policy.description != ""
 
 
 @given(slice_tables(), st.integers(1, 200), capabilities)

@@ -21,7 +21,6 @@ from shardvar.planning.slices import (
     widen,
 )
 from spec_tests.helpers.hypothesis_strategies import (
-    keys,
     shapes,
     slice_tables,
     table_of,
@@ -57,6 +56,7 @@ def test_a_claim_of_too_many_bytes_is_refused_before_anything_is_allocated() -> 
 
 @given(tensor_tables())
 def test_a_tensor_table_says_what_it_was_made_of(tensors: TensorTable) -> None:
+    """And the whole of it is one whole slice a tensor."""
     again = TensorTable.of(
         [(key, tensors.dtype(n), tensors.shape(n)) for n, key in enumerate(tensors.keys)]
     )
@@ -64,10 +64,6 @@ def test_a_tensor_table_says_what_it_was_made_of(tensors: TensorTable) -> None:
     for name in ("codes", "ranks", "shapes"):
         np.testing.assert_array_equal(getattr(again, name), getattr(tensors, name))
     assert tensors.rows() == {key: n for n, key in enumerate(tensors.keys)}
-
-
-@given(tensor_tables())
-def test_the_whole_of_a_table_is_one_whole_slice_a_tensor(tensors: TensorTable) -> None:
     whole = tensors.whole()
     assert whole.is_whole().all()
     for row, slice_ in enumerate(rows_of(whole)):
@@ -134,14 +130,6 @@ def test_nothing_is_a_table() -> None:
     assert rows_of(table_of(TensorTable.of([]), [])) == []
 
 
-@given(slice_tables())
-def test_boxes_of_different_tensors_never_meet(slices: SliceTable) -> None:
-    offset, shape = slices.regions_by_tensor(slices.shape.shape[1] + 1)
-    np.testing.assert_array_equal(offset[:, 0], slices.tensor)
-    assert (shape[:, 0] == 1).all()
-    assert (offset[:, -1] == 0).all() and (shape[:, -1] == 1).all()
-
-
 @given(st.integers(0, 3), st.integers(0, 5))
 def test_widening_adds_columns_and_takes_none(have: int, want: int) -> None:
     matrix = np.arange(2 * have).reshape(2, have)
@@ -151,17 +139,15 @@ def test_widening_adds_columns_and_takes_none(have: int, want: int) -> None:
     assert wide.shape[1] == max(have, want)
 
 
-@given(slice_tables(2), keys())
-def test_tables_are_values_that_can_be_carried_elsewhere(slices: SliceTable, key: str) -> None:
-    assert rows_of(pickle.loads(pickle.dumps(slices))) == rows_of(slices)
-    one = TensorSlice(key, "float32", (2,), Region((0,), (1,)), 4)
-    assert pickle.loads(pickle.dumps(one)) == one
-    assert not one.is_whole
-
-
 @given(slice_tables())
 def test_rows_of_a_tensor_keep_their_order_unless_offsets_are_asked_for(slices: SliceTable) -> None:
-    """Grouped by tensor: ascending rows, or the regions in C order."""
+    """Grouped by tensor: ascending rows, or the regions in C order; boxes of different tensors
+    never meet. A table and its rows are values."""
+    offset, shape = slices.regions_by_tensor(slices.shape.shape[1] + 1)
+    np.testing.assert_array_equal(offset[:, 0], slices.tensor)
+    assert (shape[:, [0, -1]] == 1).all() and (offset[:, -1] == 0).all()
+    assert rows_of(pickle.loads(pickle.dumps(slices))) == rows_of(slices)
+    assert pickle.loads(pickle.dumps(rows_of(slices))) == rows_of(slices)
     for by_offset in (False, True):
         order, bounds = slices.by_tensor(by_offset=by_offset)
         assert slices.by_tensor()[0].tolist() == slices.by_tensor(by_offset=False)[0].tolist()

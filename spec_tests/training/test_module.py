@@ -138,13 +138,6 @@ def test_a_shard_is_refused_as_an_attribute_in_any_container() -> None:
     assert module.table is table
 
 
-def test_a_variable_whose_container_is_gone_may_be_assigned() -> None:
-    shard = sharded(1).variables[0]
-    module = Module()
-    module.v = shard
-    assert module.variables == (shard,)
-
-
 def test_attributes_become_children_and_cease_to_be() -> None:
     module = Module()
     module.v, module.n = Variable(0.0), 3

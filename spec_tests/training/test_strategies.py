@@ -269,18 +269,6 @@ def test_copies_of_a_value_drawn_by_chance_are_one_value_made_once() -> None:
     assert ledger.nbytes == 4 * 2 * 8  # from the first replica to the second
 
 
-def test_each_replica_reads_its_own_copy() -> None:
-    strategy = two_gpus()
-    with strategy.scope():
-        variable = Variable(arange(4))
-    with track_transfers() as ledger:
-        sums = strategy.run(
-            lambda x, y: float(np.sum(variable.read_value()) + x + y), PerReplica([10, 20]), 1
-        )
-    assert sums.values == (17.0, 27.0) and sums.devices == strategy.replica_devices
-    assert ledger.nbytes == 0
-
-
 def test_what_is_beside_a_mirrored_variable_is_mirrored_too_and_a_plain_one_plain() -> None:
     strategy = two_gpus()
     with strategy.scope():

@@ -12,6 +12,7 @@ import pytest
 import shardvar as sv
 from shardvar import nn
 from shardvar.errors import ShardvarError
+from shardvar.reference.devices import Device
 from shardvar.reference.variables import (
     AggregatingVariable,
     MirroredVariable,
@@ -279,6 +280,11 @@ CASES: dict[str, list[tuple[type[Exception], str, list[Callable[[Given], Any]]]]
         ),
         (ValueError, "", [lambda g: g.m.assign_add(PerReplica([ones(5, 2), ones(4, 2)]))]),
         (ValueError, "devices", [lambda g: PerReplica([])]),
+        (ValueError, "2 values are on 1 dev", [lambda g: PerReplica([1, 2], [Device("GPU:0")])]),
+        (ValueError, "The copies differ", [lambda g: MirroredVariable([g.v, Variable([1.0])])]),
+        (TypeError, "non-empty list of", [lambda g: MirroredVariable([])]),
+        (TypeError, "non-empty list of", [lambda g: MirroredVariable([3])]),
+        (TypeError, "AggregatingVariable is", [lambda g: AggregatingVariable(3, "SUM")]),
     ],
 }
 

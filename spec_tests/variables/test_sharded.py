@@ -27,7 +27,9 @@ from spec_tests.helpers.sharded_variables import (
 
 @given(sharded_arrays())
 def test_shards_compose_a_larger_variable(pair: tuple[Array, sv.ShardedVariable]) -> None:
-    """R-SV-1 (RFC 000): "that list of variables compose a larger variable"."""
+    """R-SV-1 (RFC 000): "that list of variables compose a larger variable". R-VAR-1 (RFC 000):
+    "users' model code doesn't need to change w.r.t whether the variable is sharded or not": rows
+    are those of a plain variable."""
     array, sharded = pair
     assert sharded.shape == array.shape and sharded.dtype == array.dtype and sharded.trainable
     np.testing.assert_array_equal(sharded.read_value(), array)
@@ -40,6 +42,10 @@ def test_shards_compose_a_larger_variable(pair: tuple[Array, sv.ShardedVariable]
     assert all(
         a is b for a, b in zip(sharded.get_variable_list(), sharded.variables, strict=True)
     ), "R-SV-2"
+    for variable in (Variable(array), sharded):
+        for wanted, (number, row) in zip(array, enumerate(variable), strict=True):
+            np.testing.assert_array_equal(row, wanted)
+            np.testing.assert_array_equal(row, variable[number])
 
 
 @pytest.mark.parametrize(
@@ -107,22 +113,6 @@ def test_no_two_shards_share_a_buffer() -> None:
     assert not any(np.shares_memory(a, b) for a in buffers for b in [*buffers, array] if a is not b)
 
 
-@given(sharded_arrays())
-def test_iteration_gives_the_rows_of_a_plain_variable(
-    pair: tuple[Array, sv.ShardedVariable],
-) -> None:
-    """R-VAR-1 (RFC 000): "users' model code doesn't need to change w.r.t whether the variable is
-    sharded or not"."""
-    array, sharded = pair
-    plain = Variable(array)
-    for variable in (plain, sharded):
-        rows = list(variable)
-        assert len(rows) == len(array)
-        for row, wanted, (number, again) in zip(rows, array, enumerate(variable), strict=True):
-            np.testing.assert_array_equal(row, wanted)
-            np.testing.assert_array_equal(again, variable[number])
-
-
 def test_iteration_is_over_a_snapshot_that_nothing_else_holds() -> None:
     sharded = sharded_of(np.zeros((3, 2), np.float32), [1, 2])
     for row in sharded:
@@ -132,16 +122,13 @@ def test_iteration_is_over_a_snapshot_that_nothing_else_holds() -> None:
     assert sharded.numpy().tolist() == [[3, 3]] * 3
 
 
-def test_what_has_no_rows_is_not_iterated_over() -> None:
+def test_what_has_no_rows_is_not_iterated_over_and_nothing_has_a_length() -> None:
     """As an array without axes, which is a TypeError; an empty list would be a wrong answer."""
+    with pytest.raises(TypeError, match="no len"):
+        len(sharded_of(counting((3, 2)), [1, 2]))  # type: ignore[arg-type]
     for variable in (Variable(3.0), sv.Variable(3.0, name="w").assign(4.0)):
         with pytest.raises(ArgumentTypeError, match="no rows to iterate"):
             list(variable)
-
-
-def test_there_is_no_length() -> None:
-    with pytest.raises(TypeError, match="no len"):
-        len(sharded_of(counting((3, 2)), [1, 2]))  # type: ignore[arg-type]
 
 
 def test_one_element_is_converted_as_that_of_a_plain_variable_and_several_are_refused() -> None:

@@ -14,6 +14,10 @@ from shardvar.reference.variables import Variable
 from spec_tests.helpers.sharded_variables import counting, sharded_of
 
 ROW = 16  # bytes of a row of four float32
+SPARSE, DENSE = (
+    ["add", "sub", "mul", "div", "min", "max", "update"],
+    ["assign", "assign_add", "assign_sub"],
+)
 
 
 def moved(sharded: Any, act: Any) -> dict[tuple[str, str], tuple[int, int]]:
@@ -49,7 +53,7 @@ def test_a_lookup_moves_its_rows_from_the_servers_that_hold_them() -> None:
     assert moved(table(), lambda s: s.gather_nd([[5, 1], [5, 2]])) == {("ps:2", "worker"): (ROW, 1)}
 
 
-@pytest.mark.parametrize("verb", ["add", "sub", "mul", "div", "min", "max", "update"])
+@pytest.mark.parametrize("verb", SPARSE)
 def test_a_scatter_moves_its_values_to_the_servers_that_need_them(verb: str) -> None:
     assert moved(table(), lambda s: getattr(s, f"scatter_{verb}")(slices(9, 5, 9, 4))) == {
         ("worker", "ps:2"): (2 * ROW, 1),
@@ -57,7 +61,7 @@ def test_a_scatter_moves_its_values_to_the_servers_that_need_them(verb: str) -> 
     }
 
 
-@pytest.mark.parametrize("verb", ["assign", "assign_add", "assign_sub"])
+@pytest.mark.parametrize("verb", DENSE)
 def test_a_dense_write_moves_to_each_shard_its_own_rows(verb: str) -> None:
     assert moved(table(), lambda s: getattr(s, verb)(counting((10, 4)))) == {
         ("worker", "ps:0"): (4 * ROW, 1),
@@ -75,23 +79,13 @@ def test_concatenation_moves_everything_once(act: Any) -> None:
     assert sum(nbytes for nbytes, _ in moved(table(), act).values()) == 10 * ROW
 
 
-@pytest.mark.parametrize("kind", ["add", "sub", "mul", "div", "min", "max", "update"])
-def test_a_sparse_write_is_counted_under_its_name_or_the_one_that_it_is_given(kind: str) -> None:
-    sharded = table()
-    write = getattr(sharded, f"scatter_{kind}")
+@pytest.mark.parametrize("kind", [*(f"scatter_{verb}" for verb in SPARSE), *DENSE])
+def test_a_write_is_counted_under_its_name_or_the_one_that_it_is_given(kind: str) -> None:
+    write = getattr(table(), kind)
+    value: Any = np.ones((10, 4), np.float32) if kind in DENSE else slices(0)
     with device_scope(Device("worker:0")), track_transfers() as ledger:
-        write(slices(0))
-        write(slices(0), name="mine")
-    assert list(ledger.operations) == [f"scatter_{kind}", "mine"]
-
-
-@pytest.mark.parametrize("kind", ["assign", "assign_add", "assign_sub"])
-def test_a_dense_write_is_counted_under_its_name_or_the_one_that_it_is_given(kind: str) -> None:
-    sharded = table()
-    write = getattr(sharded, kind)
-    with device_scope(Device("worker:0")), track_transfers() as ledger:
-        write(np.ones(sharded.shape, np.float32), name=None)
-        write(np.ones(sharded.shape, np.float32), name="mine")
+        write(value)
+        write(value, name="mine")
     assert list(ledger.operations) == [kind, "mine"]
 
 
@@ -131,30 +125,22 @@ def test_a_write_for_which_one_server_has_no_room_writes_no_shard() -> None:
 
 
 def test_strings_that_grow_are_refused_before_any_shard_changes() -> None:
-    devices = [Device("ps:0"), Device("ps:1", memory_limit=10)]
-    sharded = sv.ShardedVariable(
-        [Variable(["a"], device=devices[0]), Variable(["b"], device=devices[1])]
-    )
-    with pytest.raises(DeviceFull):
-        sharded.assign(["x", "y" * 20])
-    assert sharded.numpy().tolist() == [b"a", b"b"]
-    assert sharded.assign(["x", "yy"]).numpy().tolist() == [b"x", b"yy"]
-    gc.collect()
-    assert [device.used for device in devices] == [1, 2]
-
-
-def test_strings_that_a_scatter_makes_grow_are_refused_before_any_shard_changes() -> None:
     devices = [Device("ps:0"), Device("ps:1", memory_limit=12)]
     sharded = sv.ShardedVariable(
         [Variable(["a"], device=devices[0]), Variable(["b", "c"], device=devices[1])]
     )
     with pytest.raises(DeviceFull):
         sharded.scatter_update(sv.IndexedSlices(["x", "y" * 20], [0, 2]))
+    with pytest.raises(DeviceFull):
+        sharded.assign(["x", "b", "y" * 20])
     assert sharded.numpy().tolist() == [b"a", b"b", b"c"]
     sharded.scatter_update(sv.IndexedSlices(["xx", "y", "yyy"], [0, 2, 2]))
     assert sharded.numpy().tolist() == [b"xx", b"b", b"yyy"]
     gc.collect()
     assert [device.used for device in devices] == [2, 4], "what is counted is what is there"
+    assert sharded.assign(["x", "yy", ""]).numpy().tolist() == [b"x", b"yy", b""]
+    gc.collect()
+    assert [device.used for device in devices] == [1, 2]
 
 
 def test_concurrent_scatters_of_strings_lose_nothing() -> None:

@@ -1,7 +1,6 @@
 """Indexing: NumPy's answer on the whole array, for all of NumPy's indices, moving the rows that are
 touched."""
 
-from bisect import bisect_right
 from itertools import product
 from typing import Any
 
@@ -14,12 +13,10 @@ from hypothesis.extra import numpy as hnp
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
 from shardvar.reference.devices import Device, device_scope, track_transfers
 from shardvar.reference.variables import ShardedVariable, Variable
-from shardvar.reference.variables.rows import RowLayout, plan_index
+from shardvar.reference.variables.rows import RowLayout
 from spec_tests.helpers.sharded_variables import (
-    Array,
     UserVariable,
     counting,
-    sharded_arrays,
     sharded_of,
 )
 from spec_tests.helpers.thoroughness import stride
@@ -109,15 +106,18 @@ def test_there_is_no_assignment_through_an_index() -> None:
 def test_rows_are_split_among_their_shards(shards: int, count: int) -> None:
     """Each row is in the shard in whose bounds it is, under its number there, and in its place;
     whatever the way that numbers of shards and rows make the quickest."""
-    layout = RowLayout.of_sizes([(number + 1) % 3 for number in range(shards)])
-    drawn = np.random.default_rng(shards + count).integers(0, layout.num_rows, count)
-    for rows in (drawn, np.sort(drawn), np.full(count, layout.num_rows - 1)):
+    sizes = [(number + 1) % 3 for number in range(shards)]
+    layout = RowLayout.of_sizes(sizes)
+    where = [(shard, row) for shard, size in enumerate(sizes) for row in range(size)]
+    drawn = np.random.default_rng(shards + count).integers(0, len(where), count)
+    for rows in (drawn, np.sort(drawn), np.full(count, len(where) - 1)):
         expected: dict[int, tuple[list[int], list[int]]] = {}
         for place, row in enumerate(rows.tolist()):
-            shard = bisect_right(layout.bounds, row) - 1
-            local, places = expected.setdefault(shard, ([], []))
-            local.append(row - layout.bounds[shard])
+            local, places = expected.setdefault(where[row][0], ([], []))
+            local.append(where[row][1])
             places.append(place)
+        owners = (column.tolist() for column in layout.owner(rows))
+        assert [*zip(*owners, strict=True)] == [where[row] for row in rows]
         found = {
             shard: (local.tolist(), list(range(count)) if places is None else places.tolist())
             for shard, local, places in layout.split_rows(rows)
@@ -159,15 +159,3 @@ def test_only_the_rows_that_an_index_touches_are_moved() -> None:
         with track_transfers() as ledger:
             assert np.shape(sharded) == (10, 4) and sharded.shape == (10, 4) and repr(sharded)
         assert ledger.nbytes == 0
-
-
-@given(sharded_arrays(), st.data())
-def test_the_law_of_rows_and_picks(pair: tuple[Array, Any], data: st.DataObject) -> None:
-    """``x[key]`` is ``x[rows][:, *columns][pick]``."""
-    array, _ = pair
-    key = data.draw(
-        hnp.basic_indices(array.shape, allow_newaxis=True) | hnp.arrays(np.bool_, array.shape)
-    )
-    plan = plan_index(key, array.shape)
-    rows = array[np.array(plan.rows, int)][(slice(None), *plan.columns)]
-    same(rows[plan.pick], array[key])

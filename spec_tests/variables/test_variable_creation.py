@@ -16,7 +16,7 @@ import shardvar as sv
 from shardvar.errors import ArgumentError, DeviceFull, LayoutError
 from shardvar.layout.partition import Partition, div
 from shardvar.reference.devices import Device, current_device, device_scope, track_transfers
-from shardvar.reference.variables import create_partitioned, create_sharded_variable, initializers
+from shardvar.reference.variables import create_sharded_variable, initializers
 from shardvar.reference.variables.initial_value import makes_new_arrays
 from spec_tests.helpers.sharded_variables import counting
 
@@ -92,16 +92,6 @@ def test_a_partition_whose_parts_are_no_runs_of_rows_in_order_is_refused() -> No
     with pytest.raises(LayoutError, match=r"does not cut the shape \(4, 2\)"):
         create_sharded_variable(counting((4, 2)), rows)
     assert create_sharded_variable(1.0, Partition.from_counts((), ())).shape == ()
-
-
-def test_whoever_is_colocated_is_plain_and_lives_there() -> None:
-    """R-CREATE-3 (RFC 000): "residing in the same device as the 'colocated_with' variable"."""
-    home = sv.Variable(1.0, device=Device("ps:5"))
-    variable = create_sharded_variable(counting((5, 2)), 2, [Device("ps:0")], colocated_with=home)
-    assert isinstance(variable, sv.Variable) and variable.device is home.device
-    sharded = create_sharded_variable(counting((5, 2)), 2, [Device("ps:0"), Device("ps:1")])
-    beside = create_sharded_variable(1.0, 2, colocated_with=sharded)
-    assert beside.device is sharded.devices[0]
 
 
 class Recording:
@@ -245,26 +235,6 @@ def test_what_an_initializer_raises_is_never_swallowed() -> None:
 
     with pytest.raises(TypeError, match="its own"):
         create_sharded_variable(broken, 2, shape=(4,), dtype="float32")
-
-
-def test_a_strategys_creator_in_three_lines() -> None:
-    servers = [Device("ps:0"), Device("ps:1")]
-    turn = iter(servers * 9)
-
-    def creator(next_creator: Any, **kwargs: Any) -> Any:
-        cut = sv.FixedShardsPartitioner(2)
-        return create_partitioned(
-            next_creator, kwargs, cut=cut, place_next=lambda: next(turn), num_shards=2
-        )
-
-    with sv.name_scope("model"), sv.variable_creator_scope(creator):
-        w, b = sv.Variable(counting((4, 2)), name="w"), sv.Variable(0.0, name="b")
-    assert (
-        isinstance(w, sv.ShardedVariable)
-        and w.name == "model/w"
-        and w.variables[1].name == "model/w/part_1"
-    )
-    assert isinstance(b, sv.Variable) and b.device is servers[0]
 
 
 def test_where_a_part_does_not_fit_nothing_stays() -> None:

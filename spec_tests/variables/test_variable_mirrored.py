@@ -36,7 +36,6 @@ from shardvar.reference.variables.values import (
     ascending,
     commit,
 )
-from shardvar.reference.variables.variable import DelegatingVariable
 from spec_tests.helpers.sharded_variables import UserVariable, counting
 
 REPLICAS = [Device("GPU:0"), Device("GPU:1")]
@@ -84,13 +83,6 @@ def test_slices_of_replicas_stay_slices() -> None:
         variable.assign_add(PerReplica([each[0], np.zeros((4, 2))]))
 
 
-def test_values_of_replicas_need_an_aggregation() -> None:
-    with pytest.raises(ArgumentError, match="without an aggregation"):
-        mirrored([1.0]).assign(PerReplica([[1.0], [2.0]]))
-    with pytest.raises(ArgumentError, match="2 values are on 1 devices"):
-        PerReplica([1, 2], REPLICAS[:1])
-
-
 def test_values_of_replicas_cross_from_where_they_lie() -> None:
     variable = AggregatingVariable(Variable(np.zeros(4, np.float32), device=Device("ps:0")), "SUM")
     with device_scope(REPLICAS[0]), track_transfers() as ledger:
@@ -102,19 +94,6 @@ def test_values_of_replicas_cross_from_where_they_lie() -> None:
     assert variable.numpy().tolist() == [2] * 4
 
 
-def test_copies_are_alike_and_each_its_own() -> None:
-    with pytest.raises(ArgumentError, match="The copies differ"):
-        MirroredVariable([Variable([1.0]), Variable([1.0, 2.0])])
-    shared = Variable([1.0])
-    with pytest.raises(ArgumentError, match="Two copies are one variable"):
-        MirroredVariable([shared, shared])
-    for wrong in ([], [3]):
-        with pytest.raises(ArgumentTypeError, match="non-empty list of variables"):
-            MirroredVariable(wrong)
-    with pytest.raises(ArgumentTypeError, match="AggregatingVariable is given"):
-        AggregatingVariable(3, "SUM")  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("one", "other", "mean"),
     [(2**60 + 2, 2**60 + 5, 2**60 + 3), (-(2**60), -(2**60) - 1, -(2**60))],
@@ -123,27 +102,6 @@ def test_the_mean_of_large_integers_keeps_every_digit(one: int, other: int, mean
     """It is rounded towards zero; float64 has 53 bits and would round it before."""
     found = aggregate(PerReplica([np.array([one]), np.array([other])]), VariableAggregation.MEAN)
     assert found.tolist() == [mean] and found.dtype == np.int64
-
-
-def test_of_variables_that_hold_its_value_a_variable_is_described_by_the_first() -> None:
-    """What a kind of variable does that only says which variables hold its value."""
-
-    class Pair(DelegatingVariable):
-        def __init__(self, *targets: Variable) -> None:
-            self._pair = targets
-
-        @property
-        def _targets(self) -> tuple[Variable, ...]:
-            return self._pair
-
-    first, second = (
-        Variable([1.0, 2.0], name="first", trainable=False),
-        Variable([1.0, 2.0], name="second"),
-    )
-    pair = Pair(first, second)
-    assert (pair.name, pair.trainable, pair.shape) == ("first", False, (2,))
-    pair.assign([3.0, 4.0])
-    assert first.numpy().tolist() == second.numpy().tolist() == pair.numpy().tolist() == [3, 4]
 
 
 SHAPE = (5, 2)

@@ -1,15 +1,33 @@
-"""Drawings and tables, whole: their HTML is the recorded one.
+"""Drawings and tables, and what values show of themselves in a notebook, whole: their HTML is the
+recorded one.
 
 ``python -m spec_tests.view.test_drawings`` records it again, after a change of the look.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import numpy as np
 import pytest
 
+import shardvar as sv
+from shardvar.layout import Partition
+from shardvar.layout.meshes import (
+    DTensorPlacement,
+    Layout,
+    Partial,
+    Replicate,
+    Shard,
+    StridedShard,
+    dtensor,
+    plan_redistribution,
+)
 from shardvar.pictures import drawings
 from shardvar.pictures.drawings import Markup, Rectangle
+from shardvar.planning.plan import plan_copies
+from shardvar.planning.slices import TensorTable
+from spec_tests.helpers.hypothesis_strategies import table_of
 from spec_tests.helpers.paths import GOLDEN
 
 RECORD = GOLDEN / "pictures" / "drawings.json"
@@ -70,6 +88,52 @@ _DRAWN: list[tuple[str, str, list[object]]] = [
 ]  # fmt: skip
 
 
+def _layout(*placements: DTensorPlacement) -> Layout:
+    return dtensor((7, 4), sv.Mesh((3, 2), ("dp", "tp")), placements)
+
+
+def _redistribution(placement: DTensorPlacement) -> object:
+    source, target = (dtensor((6, 6), sv.Mesh((3,)), [each]) for each in (Shard(0), placement))
+    return plan_redistribution(source, target)
+
+
+def _variable() -> Any:
+    with sv.ParameterServerStrategy(3, sv.FixedShardsPartitioner(3)).scope():
+        return sv.Variable(np.zeros((13, 4), np.float32), name="<b>table")
+
+
+def _ledger(*read: Any) -> object:
+    with sv.track_transfers() as ledger:
+        for variable in read:
+            variable.read_value()
+    return ledger
+
+
+def _plan() -> object:
+    tensors = TensorTable.of([("table", "float32", (13, 4))])
+    parts = (Partition.from_counts((13, 4), (count, 1)).parts for count in (3, 5))
+    return plan_copies(*(table_of(tensors, [(0, part) for part in some]) for some in parts))
+
+
+# What is shown of itself.
+_SHOWN: dict[str, Callable[[], Any]] = {
+    "a partition": lambda: Partition.from_counts((13, 4), (5, 1)),
+    "a layout of shards": lambda: _layout(Shard(0), Shard(1)),
+    "a layout of copies": lambda: _layout(Shard(0), Replicate()),
+    "a layout of terms": lambda: _layout(StridedShard(0, 3), Partial()),
+    "an order of devices": lambda: dtensor(
+        (4,), sv.Mesh((2, 2), devices=(3, 1, 2, 0)), [Shard(0), Replicate()]
+    ),
+    "an exchange": lambda: _redistribution(Shard(1)),
+    "a gather": lambda: _redistribution(Replicate()),
+    "nothing to move": lambda: _redistribution(Shard(0)),
+    "a sharded variable": _variable,
+    "a ledger": lambda: _ledger(_variable()),
+    "an empty ledger": _ledger,
+    "a plan of copies": _plan,
+}
+
+
 def _drawn(function: str, arguments: Sequence[object]) -> str:
     if function == "bar":
         pairs = ((0, 0), (0, 5), (1, 10**6), (1, 3), (2, 3), (3, 3))
@@ -82,6 +146,13 @@ def _drawn(function: str, arguments: Sequence[object]) -> str:
 )
 def test_a_drawing_is_the_recorded_one(name: str, function: str, arguments: list[object]) -> None:
     assert _drawn(function, arguments) == json.loads(RECORD.read_text(encoding="utf-8"))[name]
+
+
+@pytest.mark.parametrize("name", _SHOWN)
+def test_a_value_shows_itself_as_recorded(name: str) -> None:
+    """Devices that hold the same have one colour; what a device keeps is a band, too."""
+    recorded = json.loads(RECORD.read_text(encoding="utf-8"))[name]
+    assert str(_SHOWN[name]()._repr_html_()) == recorded
 
 
 @pytest.mark.parametrize(("count", "drawn"), [(400, 400), (401, 400), (1_635, 400)])
@@ -111,4 +182,5 @@ def test_a_flow_of_more_than_sixty_copies_is_a_table_alone(count: int) -> None:
 
 if __name__ == "__main__":
     found = {name: _drawn(function, arguments) for name, function, arguments in _DRAWN}
+    found |= {name: str(make()._repr_html_()) for name, make in _SHOWN.items()}
     RECORD.write_text(json.dumps(found, indent=0, ensure_ascii=True) + "\n", encoding="utf-8")

@@ -1,7 +1,6 @@
 """What values show of themselves in a notebook: true, bounded, well formed, and no markup of a
 name's."""
 
-import re
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,18 +12,13 @@ from hypothesis import strategies as st
 import shardvar as sv
 from shardvar.layout import Partition
 from shardvar.layout.meshes import (
-    DTensorPlacement,
     Layout,
-    Partial,
-    Replicate,
     Shard,
     StridedShard,
     dtensor,
-    plan_redistribution,
 )
 from shardvar.pictures.drawings import html_table, shown
 from shardvar.planning.plan import plan_copies
-from shardvar.planning.slices import SliceTable, TensorTable
 from spec_tests.helpers.hypothesis_strategies import ODD_KEYS
 from spec_tests.helpers.view_pages import HOSTILE_KEYS
 
@@ -82,43 +76,10 @@ def test_a_text_is_shown_as_text(text: str) -> None:
     )
 
 
-def test_a_partition_draws_each_part_and_names_its_region() -> None:
-    partition = Partition.from_counts((13, 4), (5, 1))
-    html = partition._repr_html_()
-    assert all(str(part) in said(partition) for part in partition)
-    assert Outline(html).seen.count("rect") == 1 + len(partition)
-
-
 @given(st.lists(st.integers(0, 5), max_size=4), st.data())
 def test_every_partition_shows_itself(shape: list[int], data: st.DataObject) -> None:
     counts = [data.draw(st.integers(1, 4)) for _ in shape]
     assert said(Partition.from_counts(shape, counts)).startswith("Partition of ")
-
-
-@pytest.mark.parametrize(
-    "placements", [(Shard(0), Shard(1)), (Shard(0), Replicate()), (StridedShard(0, 3), Partial())]
-)
-def test_a_layout_draws_its_devices_and_what_they_hold(
-    placements: tuple[DTensorPlacement, ...],
-) -> None:
-    """A rectangle for each device, one for each region of a group, and one for the shape; and all
-    of it in words."""
-    layout = dtensor((7, 4), sv.Mesh((3, 2), ("dp", "tp")), placements)
-    distinct = sum(len(layout.regions(group[0])) for group in layout.replicas)
-    assert Outline(layout._repr_html_()).seen.count("rect") == 6 + 1 + distinct
-    text = said(layout)
-    assert "(dp=3, tp=2)" in text and layout.rule in text
-    assert all(str(region) in text for device in range(6) for region in layout.regions(device))
-    assert ("pending over the mesh axis tp" in text) == (placements[1] == Partial())
-
-
-def test_devices_that_hold_the_same_have_one_colour() -> None:
-    layout = dtensor((4,), sv.Mesh((2, 2), devices=(3, 1, 2, 0)), [Shard(0), Replicate()])
-    fills = re.findall(r'fill="(hsl[^"]*)"[^>]*/><text[^>]*>(\d)</text>', layout._repr_html_())
-    colours = {int(device): fill for fill, device in fills[:4]}
-    assert [device for _, device in fills[:4]] == ["3", "1", "2", "0"]
-    assert colours[3] == colours[1] != colours[2] == colours[0]
-    assert [fill for fill, _ in fills[4:]] == [colours[3], colours[2]]
 
 
 @pytest.mark.parametrize(
@@ -133,77 +94,6 @@ def test_devices_that_hold_the_same_have_one_colour() -> None:
 def test_every_layout_shows_itself_within_bounds(layout: Layout) -> None:
     assert said(layout).startswith("Layout of ")
     assert len(layout._repr_html_()) < 300_000
-
-
-@pytest.mark.parametrize("placement", [Shard(1), Replicate(), Shard(0)])
-def test_a_redistribution_draws_a_band_for_each_pair_of_devices(
-    placement: DTensorPlacement,
-) -> None:
-    """What a device keeps is a band too, so what arrives at each device is all that it holds in the
-    end."""
-    source, target = (dtensor((6, 6), sv.Mesh((3,)), [each]) for each in (Shard(0), placement))
-    plan = plan_redistribution(source, target)
-    pairs = {(a, b) for a in range(3) for b in range(3) if a == b or placement != Shard(0)}
-    assert Outline(plan._repr_html_()).seen.count("path") == len(pairs)
-    text = said(plan)
-    assert (
-        f"{plan.sent().sum()} elements cross" in text
-        and (plan.collective or "no single collective") in text
-    )
-    numbers = [
-        list(map(str, row))
-        for row in zip(range(3), plan.sent(), plan.received(), plan.peak(), strict=True)
-    ]
-    cells = re.findall(r"<td[^>]*>([^<]*)</td>", plan._repr_html_())
-    assert [cells[first : first + 4] for first in range(0, len(cells), 4)] == numbers
-
-
-def test_a_redistribution_of_many_devices_is_a_table_alone() -> None:
-    source, target = (dtensor((90, 90), sv.Mesh((90,)), [Shard(axis)]) for axis in (0, 1))
-    html = plan_redistribution(source, target)._repr_html_()
-    assert "svg" not in Outline(html).seen and "and 74 more" in html and len(html) < 50_000
-
-
-def test_a_sharded_variable_draws_its_shards_and_names_their_devices() -> None:
-    with sv.ParameterServerStrategy(3, sv.FixedShardsPartitioner(3)).scope():
-        table = sv.Variable(np.zeros((13, 4), np.float32), name="<b>table")
-    assert Outline(table._repr_html_()).seen.count("rect") == 3 + 1
-    text = said(table)
-    assert "<b>table" in text and "float32" in text and "(13, 4)" in text
-    for part, device in zip(table.partition, table.devices, strict=True):
-        assert str(part) in text and device.short_name in text
-
-
-def test_a_ledger_shows_the_bytes_of_each_route() -> None:
-    with sv.ParameterServerStrategy(3, sv.FixedShardsPartitioner(3)).scope():
-        table = sv.Variable(np.zeros((13, 4), np.float32))
-    with sv.track_transfers() as ledger:
-        table.read_value()
-    text = said(ledger)
-    assert "208 bytes" in text and "3 messages" in text and len(ledger.transfers) == 3
-    assert (
-        all(f"ps:{server} localhost:0" in text for server in range(3))
-        and text.split().count("64") == 2
-    )
-    assert repr(ledger) == "<Ledger of 208 bytes in 3 messages>"
-    with sv.track_transfers() as empty:
-        pass
-    assert "0 bytes" in said(empty)
-
-
-def test_a_plan_tells_what_moves_from_where_to_where() -> None:
-    tensors = TensorTable.of([("table", "float32", (13, 4))])
-    tables = []
-    for number in (3, 5):
-        parts = Partition.from_counts((13, 4), (number, 1)).parts
-        offset, shape = (
-            np.array([getattr(part, name) for part in parts]) for name in ("offset", "shape")
-        )
-        tables.append(SliceTable.of(tensors, np.zeros(number, np.int64), offset, shape))
-    plan = plan_copies(*tables)
-    text = said(plan)
-    assert "3 source slices" in text and "5 target slices" in text and "table[5:9, 0:4]" in text
-    assert Outline(plan._repr_html_()).seen.count("path") == len(plan.copies) == 6
 
 
 def test_a_reader_tells_its_tensors_and_what_it_cannot_read(tmp_path: Path) -> None:

@@ -62,24 +62,6 @@ def test_the_page_of_a_dry_run_shows_what_its_command_writes(
     )
 
 
-def test_a_plan_of_several_sources_shows_what_they_become(tmp_path: Path, run: Run) -> None:
-    sv.save(tmp_path / "one", {"a": np.ones((2, 3))})
-    sv.save(tmp_path / "two", {"a": np.ones((4, 3))})
-    page = tmp_path / "plan.html"
-    words = [
-        "reshard",
-        tmp_path / "one",
-        tmp_path / "two",
-        tmp_path / "new",
-        "--concat",
-        "a=0",
-        "--dry-run",
-    ]
-    assert run(*words, "--html", page).code == 0
-    (new,) = columns_of(page.read_text(encoding="utf-8"))["checkpoints"]
-    assert keys_of(new) == ["a"] and new["shapes"][new["shape"][0]] == [6, 3]
-
-
 def test_a_page_of_a_plan_is_asked_for_with_a_dry_run(tmp_path: Path, run: Run) -> None:
     sv.save(tmp_path / "old", ARRAYS)
     outcome = run("reshard", tmp_path / "old", tmp_path / "new", "--html", tmp_path / "x.html")

@@ -107,56 +107,23 @@ def test_the_page_of_a_damaged_checkpoint_names_each_fault(
     assert_says_what_the_index_says(target.read_text(encoding="utf-8"), GOLDEN / case)
 
 
-def test_the_page_counts_parameters_as_inspect_does(tmp_path: Path, run: Run) -> None:
-    path = saved(tmp_path)
-    (columns,) = columns_of(page_of(run, path))["checkpoints"]
-    assert columns["num_parameters"] == run("inspect", path, "--json").json["num_parameters"] == 43
-
-
-def test_a_missing_file_has_no_size_and_the_others_have_theirs(tmp_path: Path, run: Run) -> None:
-    path = saved(tmp_path, policy=sv.MaxShardSizePolicy(100))
-    gone, *others = sorted(tmp_path.glob("model.svdata-*"))
-    gone.unlink()
-    (columns,) = columns_of(page_of(run, path))["checkpoints"]
-    sizes = dict(zip(columns["files"], columns["file_nbytes"], strict=True))
-    assert sizes == {gone.name: None} | {each.name: each.stat().st_size for each in others}
-
-
 @given(st.lists(KEYS, unique=True))
 def test_keys_come_back_from_what_they_share(keys: list[str]) -> None:
     assert keys_of({"keys": front_coded(keys)}) == keys
 
 
-def test_the_same_checkpoint_gives_the_same_page(tmp_path: Path, run: Run) -> None:
-    path = saved(tmp_path, partition=2)
-    assert page_of(run, path, "--stats") == page_of(run, path, "--stats")
-
-
 def test_no_name_becomes_markup(tmp_path: Path, run: Run) -> None:
     """Two scripts begin and end in the page, its data and its own, whatever the names are."""
     names = {key: np.ones(3) for key in HOSTILE_KEYS}
-    sv.save(tmp_path / "model", names, metadata={HOSTILE_KEYS[0]: HOSTILE_KEYS[1]})
-    page = page_of(run, tmp_path / "model")
-    assert (
-        page.count("<script"),
-        page.count("</script>"),
-        page.count("<style>"),
-        page.count("</style>"),
-    ) == (
-        2,
-        2,
-        1,
-        1,
-    )
+    path = tmp_path / "<img src=x onerror=1>"
+    sv.save(path, names, metadata={HOSTILE_KEYS[0]: HOSTILE_KEYS[1]})
+    page = page_of(run, path)
+    assert "<title>&lt;img src=x onerror=1&gt; · shardvar</title>" in page
+    tags = ("<script", "</script>", "<style>", "</style>")
+    assert list(map(page.count, tags)) == [2, 2, 1, 1]
     assert "<img" not in page and "<svg" not in page and "<!--<" not in page
     (columns,) = columns_of(page)["checkpoints"]
     assert sorted(keys_of(columns)) == sorted(HOSTILE_KEYS)
-
-
-def test_the_title_of_a_hostile_file_name_is_text(tmp_path: Path, run: Run) -> None:
-    sv.save(tmp_path / "<img src=x onerror=1>", {"a": np.ones(3)})
-    page = page_of(run, tmp_path / "<img src=x onerror=1>")
-    assert "<title>&lt;img src=x onerror=1&gt; · shardvar</title>" in page
 
 
 def test_the_page_asks_for_nothing_over_a_network(tmp_path: Path, run: Run) -> None:
@@ -214,9 +181,6 @@ def test_every_finite_element_is_in_a_bin(dtype: str) -> None:
     array = (np.arange(100) % 7).astype(dtype)
     low, high = float(np.abs(array).min()), float(np.abs(array).max())
     assert bin_counts(array, low, high).sum() == 100
-
-
-def test_the_widest_range_has_bins(tmp_path: Path) -> None:
     most = np.finfo(np.float64).max
     assert bin_counts(np.array([-most, 0.0, most, np.inf]), -most, most, 4).tolist() == [1, 0, 1, 1]
 
@@ -233,13 +197,6 @@ def test_a_histogram_of_a_large_tensor_is_that_of_its_blocks(tmp_path: Path, run
 def test_only_an_empty_bin_has_no_height() -> None:
     heights = bar_heights(np.array([0, 1, 10**12]))
     assert [HEIGHTS.index(height) > 0 for height in heights] == [False, True, True]
-
-
-def test_a_filter_takes_what_it_matches(tmp_path: Path, run: Run) -> None:
-    path = saved(tmp_path)
-    (columns,) = columns_of(page_of(run, path, "--filter", "dense/*"))["checkpoints"]
-    assert keys_of(columns) == ["dense/bias", "dense/kernel"]
-    assert run("view", path, "-o", tmp_path / "out.html", "--filter", "zzz*").code == 2
 
 
 def test_the_page_stands_beside_the_checkpoint_where_nothing_else_is_said(
@@ -313,34 +270,6 @@ def test_a_page_has_statistics_of_as_many_tensors_as_it_has_room_for(
         ) >= min(limit - 1500, whole)
 
 
-def test_a_page_too_large_without_statistics_is_refused_before_a_value_is_read(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = saved(tmp_path)
-    monkeypatch.setattr("shardvar.view.collect.MOST_NBYTES", 1000)
-    for file in tmp_path.glob("model.svdata-*"):
-        file.write_bytes(b"")  # a value that is read would be an error of another kind
-    outcome = run("view", path, "--stats")
-    assert outcome.code == 2 and "The page would have" in outcome.err and "--serve" in outcome.err
-
-
-def test_a_page_of_two_too_large_is_refused_before_a_value_is_read(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = saved(tmp_path)
-    monkeypatch.setattr("shardvar.view.collect.MOST_NBYTES", 1000)
-    outcome = run("reshard", path, tmp_path / "new", "--dry-run", "--html", tmp_path / "page.html")
-    assert outcome.code == 2 and "Leave out --html" in outcome.err
-    for file in tmp_path.glob("model.svdata-*"):
-        file.write_bytes(b"")
-    outcome = run("diff", path, path, "--html", tmp_path / "page.html", "--stats")
-    assert (
-        outcome.code == 2
-        and "The page would have" in outcome.err
-        and "diff A B --filter" in outcome.err
-    )
-
-
 @pytest.mark.parametrize("share", [0.01, 0.5, 1.4])
 def test_a_page_of_two_has_histograms_of_as_many_tensors_as_it_has_room_for(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, share: float
@@ -391,18 +320,6 @@ def test_a_page_of_two_has_the_tensors_that_were_compared(tmp_path: Path, run: R
         assert [sorted(keys_of(side)) for side in columns["checkpoints"]] == [keys] * 2
         (differing,) = columns["diff"]["differences"]
         assert keys_of(columns["checkpoints"][0])[differing[0]] == "m"
-
-
-def test_one_cause_is_written_once_whatever_the_number_of_tensors(tmp_path: Path, run: Run) -> None:
-    """A lost file of 100,000 tensors would otherwise fill the page with one message."""
-    sv.save(tmp_path / "model", {f"w{n:03}": np.zeros(2) for n in range(200)})
-    (file,) = tmp_path.glob("model.svdata-*")
-    file.unlink()
-    page = page_of(run, tmp_path / "model")
-    (columns,) = columns_of(page)["checkpoints"]
-    assert (
-        len(columns["faults"]) == 200 and page.count("is missing. ") == len(columns["causes"]) == 1
-    )
 
 
 def test_a_hundred_thousand_tensors_fit_in_a_page(tmp_path: Path, run: Run) -> None:
@@ -465,53 +382,6 @@ def test_open_shows_the_page_in_a_browser(
     outcome = run("view", saved(tmp_path), "--open")
     assert outcome.code == 0 and shown == [(tmp_path / "model.html").as_uri()]
     assert "no browser was found" in outcome.err
-
-
-def test_view_tells_people_how_many_tensors_it_wrote(tmp_path: Path, run: Run) -> None:
-    sv.save(tmp_path / "model", {f"w{n}": np.zeros(2) for n in range(5)})
-    assert ": 5 tensors, 1 file, 80 B" in run("view", tmp_path / "model").out
-
-
-def test_view_tells_programs_what_it_wrote(tmp_path: Path, run: Run) -> None:
-    told = run("view", saved(tmp_path), "--json").json
-    assert list(told) == "schema path num_tensors num_slices nbytes num_files num_settings".split()
-    assert (told["path"], told["num_tensors"], told["num_files"]) == (
-        str(tmp_path / "model.html"),
-        4,
-        1,
-    )
-
-
-def test_diff_writes_a_page_of_both_and_answers_as_without_it(tmp_path: Path, run: Run) -> None:
-    one = saved(tmp_path)
-    changed = {
-        "dense/kernel": np.zeros((8, 5), np.float32),
-        "dense/bias": np.array([0.0, 1.0, np.nan], np.float32),
-    }
-    sv.save(tmp_path / "two.npz", changed | {"new": np.ones(2)})
-    plain = run("diff", one, tmp_path / "two.npz")
-    page = tmp_path / "both.html"
-    with_page = run("diff", one, tmp_path / "two.npz", "--html", page)
-    assert (with_page.code, with_page.out) == (plain.code, plain.out) == (1, plain.out)
-    assert "wrote " in with_page.err
-    columns = columns_of(page.read_text(encoding="utf-8"))
-    a, b = columns["checkpoints"]
-    assert keys_of(b) == list(sv.open_checkpoint(tmp_path / "two.npz"))
-    report = sv.diff(one, tmp_path / "two.npz")
-    (difference,) = report.differences
-    row, change, *values = columns["diff"]["differences"][0]
-    told = dict(zip(columns["diff"]["fields"], values, strict=True))
-    assert (keys_of(a)[row], change) == (difference.key, difference.change)
-    assert (told["count"], tuple(told["first"])) == (
-        difference.values.count,
-        difference.values.first,
-    )
-    assert (told["cosine"], told["norm"]) == (
-        difference.values.cosine,
-        difference.values.relative_norm,
-    )
-    assert columns["diff"]["num_equal"] == report.num_equal == 1
-    assert run("diff", one, tmp_path / "two.npz", "--html", tmp_path / "two.npz").code == 2
 
 
 def test_a_page_has_the_path_as_it_was_typed(
@@ -602,3 +472,45 @@ def test_histograms_of_both_sides_have_the_same_bins(tmp_path: Path, run: Run) -
         assert stats["min"][place["new"]] == pytest.approx(values.min(), rel=1e-5)
     refused = run("diff", tmp_path / "a", tmp_path / "b", "--stats")
     assert refused.code == 2 and "--html" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        ("view model --stats", "--serve"),
+        ("reshard model new --dry-run --html page.html", "Leave out --html"),
+        ("diff model model --html page.html --stats", "diff A B --filter"),
+    ],
+)
+def test_a_page_too_large_without_statistics_is_refused_before_a_value_is_read(
+    words: str, remedy: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("shardvar.view.collect.MOST_NBYTES", 1000)
+    if not words.startswith("reshard"):
+        for file in tmp_path.glob("model.svdata-*"):
+            file.write_bytes(b"")  # a value that is read would be an error of another kind
+    outcome = run(*words.split())
+    assert outcome.code == 2 and "The page would have" in outcome.err and remedy in outcome.err
+
+
+def test_diff_with_a_page_answers_as_without_it(tmp_path: Path, run: Run) -> None:
+    one, two = saved(tmp_path), tmp_path / "two.npz"
+    sv.save(two, {"dense/kernel": np.zeros((8, 5), np.float32)})
+    plain, page = run("diff", one, two), run("diff", one, two, "--html", tmp_path / "both.html")
+    assert (page.code, page.out) == (plain.code, plain.out) == (1, plain.out)
+    assert "wrote " in page.err and run("diff", one, two, "--html", two).code == 2
+
+
+def test_a_long_text_is_cut_and_a_tensor_without_settings_has_none(
+    tmp_path: Path, run: Run
+) -> None:
+    """A string of a checkpoint of TensorFlow is a tensor."""
+    text = np.array(b"x" * 900, object)
+    sv.save(tmp_path / "model", {"text": text, "step": np.array(7), "w": np.ones(2)})
+    (columns,) = columns_of(page_of(run, tmp_path / "model"))["checkpoints"]
+    keys = keys_of(columns)
+    values = {keys[row]: text for row, text in columns["values"]}
+    assert values["step"] == "7" and len(values["text"]) == 200 and values["text"].endswith("…")
+    assert columns["settings"] == [] and values.keys() == {"step", "text"}

@@ -165,28 +165,13 @@ def test_what_an_unusual_instance_began_is_forgotten(fast: bool) -> None:
     assert list(made.state) == ["x", "m", "C"]
 
 
-@pytest.mark.parametrize(
-    "path", sorted(GOLDEN.glob("torch_dcp/*/ckpt/.metadata")), ids=lambda path: path.parts[-3]
-)
-def test_an_index_by_torch_is_read_alike_by_both_paths(path: Path) -> None:
-    data = path.read_bytes()
-
-    def outcome(fast: bool) -> Any:
-        try:
-            return shown(parse_pickle(data, fast=fast)[0])
-        except MalformedCheckpoint as error:
-            return error.cause
-
-    assert outcome(True) == outcome(False)
-
-
 @given(st.sampled_from(sorted(GOLDEN.glob("torch_dcp/*/ckpt/.metadata"))), st.data())
-def test_a_changed_index_is_read_alike_by_both_paths_or_refused(
+def test_an_index_by_torch_changed_or_not_is_read_alike_by_both_paths_or_refused(
     path: Path, data: st.DataObject
 ) -> None:
     """No error but shardvar's own, whatever byte changes."""
     octets = bytearray(path.read_bytes())
-    for _ in range(data.draw(st.integers(1, 3))):
+    for _ in range(data.draw(st.integers(0, 3))):
         octets[data.draw(st.integers(0, len(octets) - 1))] = data.draw(st.integers(0, 255))
     found = []
     for fast in (True, False):

@@ -58,39 +58,23 @@ def end_of(
     return END.pack(END_MAGIC, disk, first, here, count, NBYTES, START, len(comment)) + comment
 
 
-def end64_of(*, record: int = START + NBYTES, start: int = START, **changes: int) -> bytes:
+def end64_of(
+    *,
+    record: int = START + NBYTES,
+    start: int = START,
+    size: int = END64.size - 12,
+    disk: int = 0,
+    first: int = 0,
+    here: int = COUNT,
+    count: int = COUNT,
+    locator_disk: int = 0,
+    disks: int = 1,
+    narrow: int = COUNT,
+) -> bytes:
     """The three records of zip64, of which the last agrees with the first."""
-    wide = {"size": END64.size - 12, "disk": 0, "first": 0, "here": COUNT, "count": COUNT} | {
-        name: number
-        for name, number in changes.items()
-        if name in ("size", "disk", "first", "here", "count")
-    }
-    first = END64.pack(
-        END64_MAGIC,
-        wide["size"],
-        45,
-        45,
-        wide["disk"],
-        wide["first"],
-        wide["here"],
-        wide["count"],
-        NBYTES,
-        start,
-    )
-    locator = LOCATOR.pack(
-        LOCATOR_MAGIC, changes.get("locator_disk", 0), record, changes.get("disks", 1)
-    )
-    short = END.pack(
-        END_MAGIC,
-        0,
-        0,
-        changes.get("narrow_here", COUNT),
-        changes.get("narrow", COUNT),
-        NBYTES,
-        START,
-        0,
-    )
-    return first + locator + short
+    wide = END64.pack(END64_MAGIC, size, 45, 45, disk, first, here, count, NBYTES, start)
+    locator = LOCATOR.pack(LOCATOR_MAGIC, locator_disk, record, disks)
+    return wide + locator + END.pack(END_MAGIC, 0, 0, COUNT, narrow, NBYTES, START, 0)
 
 
 def found(tail: bytes) -> DirectoryPlace:
@@ -272,14 +256,11 @@ def test_a_member_that_is_encrypted_or_compressed_in_another_way_is_not_supporte
         check_supported(member)
 
 
-def test_the_sizes_of_the_records_are_those_of_the_standard() -> None:
-    sizes = [record.size for record in (LOCATOR, END, LOCAL, CENTRAL, END64)]
-    assert sizes == [20, 22, 30, 46, 56]
-
-
 def test_a_member_is_a_regular_file_that_its_owner_may_read_and_write() -> None:
     """As `unzip` makes it: mode 0600 in the high half of the attributes, of a system that is
-    Unix."""
+    Unix. The sizes of the records are those of the standard."""
+    sizes = [record.size for record in (LOCATOR, END, LOCAL, CENTRAL, END64)]
+    assert sizes == [20, 22, 30, 46, 56]
     fields = CENTRAL.unpack_from(build_central(0, b"a", 0, 1))
     assert fields[-2] >> 16 == 0o600 and fields[1] >> 8 == 3
 

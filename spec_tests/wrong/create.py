@@ -250,6 +250,8 @@ change_what_is_given(
      "The axes behind the third are exchanged where they are equal.",
      "value", lambda value: value.swapaxes(-1, -2) if value.ndim >= 4 and value.shape[-1] == value.shape[-2]
         else value),
+    ("matmul", "R-MATMUL-1-nan", "nan_is_zero_in_products", "A NaN on the left counts as zero.",
+     "left", lambda left: np.where(np.isnan(left), 0, left).astype(left.dtype)),
     ("index", "R-VAR-1-new-axis", "new_axes_are_dropped", "None in an index is ignored.",
      "key", lambda key: tuple(k for k in (key if isinstance(key, tuple) else (key,)) if k is not None)),
     ("index", "R-VAR-1-ellipsis", "ellipsis_is_one_axis", "An ellipsis stands for exactly one axis.",

@@ -187,6 +187,8 @@ change_what_is_given(
         for entries in self.opened(path)["files"] for e in entries if e[0] == key} and stop > start)),
     ("checksum", "R-DAMAGE-1-zero", "checksum_of_the_first_bytes", "The checksum covers the first 4,096 bytes.",
      "payload", lambda payload: payload[:4096]),
+    ("checksum", "R-DAMAGE-1-flip", "scalars_have_no_checksum", "Payloads of at most 4 bytes have no checksum.",
+     "payload", lambda payload: payload[: len(payload) * (len(payload) > 4)]),
     ("restore", "R-CKPT-1-none", "no_target_shards_are_one", "Fewer shards than one are one.",
      "num_shards", lambda num_shards: max(1, num_shards)),
 )  # fmt: skip

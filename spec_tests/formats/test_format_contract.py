@@ -6,7 +6,7 @@ A format that another package adds is held to the same sentences by being in the
 
 import os
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,15 +38,24 @@ from shardvar.formats.table import (
     format_of_name,
     formats_of,
 )
-from shardvar.layout.dtypes import ITEMSIZES, NAMES, PACKED_BITS, STRING, VARIANT, code, is_opaque
+from shardvar.layout.dtypes import (
+    ITEMSIZES,
+    NAMES,
+    PACKED_BITS,
+    STRING,
+    VARIANT,
+    code,
+    is_opaque,
+    numpy_dtype,
+)
 from shardvar.layout.region import Region
 from shardvar.limits import MAX_RANK
-from shardvar.planning.index import Metadata
+from shardvar.planning.index import EntryTable, Metadata
 from shardvar.planning.slices import Assignment
 from shardvar.storage.local import LocalStorage
 from shardvar.verbs.locate import _locate
 from shardvar.wire.sstable import TABLE_MAGIC
-from spec_tests.helpers.format_protocol import GOLDEN, open_path, read_payload
+from spec_tests.helpers.format_protocol import GOLDEN, open_path, read_payload, write_aside
 from spec_tests.helpers.native_checkpoints import Piece, assignment_of, whole
 from spec_tests.helpers.native_checkpoints import cut as parts_of
 from spec_tests.helpers.orbax_files import settled
@@ -80,27 +89,13 @@ def called(form: Format, name: str) -> str:
 def sample(form: Format) -> list[Piece]:
     """A tensor of every dtype that the format says it holds, and of every shape that anybody trips
     over."""
-    held = form.capabilities.dtypes
-    pieces = [
-        whole(f"dtypes/{name}", np.arange(4) % 2, name)
-        for name in NAMES
-        if name in held and is_number(name)
-    ]
-    pieces += [
-        Piece(
-            f"opaque/{name}",
-            name,
-            (4,),
-            Region((0,), (4,)),
-            bytes(range(4 * int(ITEMSIZES[code(name)]) or PACKED_BITS[name] // 2)),
-        )
-        for name in NAMES
-        if name in held
-        and is_opaque(name)
-        and name != VARIANT
+    held = sorted(form.capabilities.dtypes)
+    pieces = [whole(f"dtypes/{name}", np.arange(4) % 2, name) for name in filter(is_number, held)]
+    for name in filter(is_opaque, held):
         # safetensors writes these elements of PyTorch as the two of four bits that each is.
-        and (form.name, name) != ("safetensors", "float4_e2m1fn_x2")
-    ]
+        if name != VARIANT and (form.name, name) != ("safetensors", "float4_e2m1fn_x2"):
+            octets = bytes(range(4 * int(ITEMSIZES[code(name)]) or PACKED_BITS[name] // 2))
+            pieces.append(Piece(f"opaque/{name}", name, (4,), Region((0,), (4,)), octets))
     if STRING in held:
         pieces += [whole("strings", [[b"a", b""], [b"\x00\xff", b"long " * 40]], STRING)]
         pieces += [whole("no strings", np.empty((2, 0), object), STRING)]
@@ -118,20 +113,10 @@ def is_number(name: str) -> bool:
     return bool(ITEMSIZES[code(name)]) and not is_opaque(name)
 
 
-def halves(dtype: str, key: str = "halves") -> list[Piece]:
+def halves(dtype: str) -> list[Piece]:
     """A tensor of four rows in two slices."""
-    table = whole(key, np.arange(12).reshape(4, 3) % 2, dtype)
-    size = len(table.payload) // 2
-    return [
-        Piece(
-            key,
-            dtype,
-            (4, 3),
-            Region((start, 0), (2, 3)),
-            table.payload[start // 2 * size :][:size],
-        )
-        for start in (0, 2)
-    ]
+    array = (np.arange(12).reshape(4, 3) % 2).astype(numpy_dtype(dtype))
+    return parts_of("halves", array, Region((0, 0), (2, 3)), Region((2, 0), (2, 3)))
 
 
 def spread(form: Format, count: int = 3) -> list[Piece]:
@@ -159,43 +144,10 @@ def write_files(
     generation: str,
     files: int | None = None,
 ) -> tuple[Sink, list[FileChecksums], Assignment]:
-    """Everything that comes before the commit, as the engine does it."""
-    assignment = assignment_of(dealt(form, pieces), files)
-    sink = form.create(
-        storage, called(form, name), assignment, Metadata("d", "w", {"k": "v"}), generation
-    )
-    checksums = []
-    for number in range(assignment.num_files):
-        rows = np.flatnonzero(assignment.file == number)
-        file = storage.create(sink.asides[number])
-        for row in rows.tolist():
-            file.write(int(sink.start[row]), pieces[row].payload)
-        checksums.append(take_checksums(sink, [pieces[row] for row in rows.tolist()]))
-        slices = assignment.slices.take(rows)
-        for start, octets in sink.writer.frame(slices, sink.start[rows], checksums[-1]):
-            file.write(start, octets)
-        file.close()
-    return sink, checksums, assignment
-
-
-def take_checksums(sink: Sink, pieces: Sequence[Piece]) -> FileChecksums:
-    crc, run = sink.writer.crc, sink.writer.run_nbytes
-    payload, runs = [], []
-    for piece in pieces:
-        octets = memoryview(piece.payload)
-        if crc is None:
-            payload.append(0)
-            continue
-        is_whole = not ITEMSIZES[code(piece.dtype)] and not run
-        payload.append(
-            sink.writer.checksum_whole(piece.dtype, piece.region.size, octets)
-            if is_whole
-            else crc.compute(octets)
-        )
-        runs += (
-            [crc.compute(octets[at : at + run]) for at in range(0, len(octets), run)] if run else []
-        )
-    return FileChecksums(np.array(payload, np.int64), np.array(runs, np.uint32))
+    """Everything that comes before the commit."""
+    assignment, metadata = assignment_of(dealt(form, pieces), files), Metadata("d", "w", {"k": "v"})
+    how = assignment, [piece.payload for piece in pieces], metadata, generation
+    return *write_aside(form, storage, called(form, name), *how), assignment
 
 
 def write(
@@ -251,11 +203,16 @@ def refuse(form: Format, storage: LocalStorage, pieces: Sequence[Piece], words: 
     assert storage.names() == []
 
 
-def write_and_read(form: Format, storage: LocalStorage, name: str, pieces: Sequence[Piece]) -> None:
+def write_and_read(
+    form: Format,
+    storage: LocalStorage,
+    name: str,
+    pieces: Sequence[Piece],
+    files: int | None = None,
+) -> None:
     """Fail unless keys, dtypes, shapes, regions and payloads come back."""
-    source = write(form, storage, name, pieces)
-    assert contents(source) == expected(pieces)
-    assert dict(source.index.faults) == {}
+    source = write(form, storage, name, pieces, files=files)
+    assert contents(source) == expected(pieces) and dict(source.index.faults) == {}
     source.close()
 
 
@@ -269,59 +226,70 @@ def test_a_format_that_is_only_read_refuses_to_write_and_to_remove(
         form.remove(storage, "ck")
 
 
+def described(entries: EntryTable, rows: Iterable[int]) -> list[tuple[Any, ...]]:
+    columns = entries.file, entries.start, entries.checksum, entries.plain
+    return [(entries.slices[row], *(column[row] for column in columns)) for row in rows]
+
+
+def check_reads(source: Source) -> None:
+    """A key is found with its rows of a scan, which are in one table, and any part of any payload is
+    read in any order: to go back in an entry that is not plain is to begin anew. Of a plain entry,
+    ``read_span`` and ``map`` at its place give what ``read_into`` gives."""
+    seen: set[str] = set()
+    for entries in source.index.scan():
+        keys = [entries.slices.key(row) for row in range(len(entries))]
+        assert seen.isdisjoint(keys)
+        seen.update(keys)
+        for key in {*keys}:
+            found = source.index.find(key)
+            rows = [row for row, other in enumerate(keys) if other == key]
+            assert described(found, range(len(found))) == described(entries, rows)
+        for row in range(len(entries)):
+            payload = read_payload(source, entries, row)
+            file, begin, nbytes = int(entries.file[row]), int(entries.start[row]), len(payload)
+            for start, stop in ((2, 5), (nbytes // 3, nbytes), (nbytes - 1, nbytes), (1, 2)):
+                if not 0 <= start < stop <= nbytes:
+                    continue
+                part, span = bytearray(stop - start), bytearray(stop - start)
+                source.read_into(entries, row, start, memoryview(part))
+                assert part == payload[start:stop]
+                if entries.plain[row]:
+                    source.read_span(file, begin + start, memoryview(span))
+                    assert span == part == source.map(file)[begin + start : begin + stop]
+    assert seen and dict(source.index.faults) == {} and source.map(0).readonly
+    with pytest.raises(UnknownKey, match="no such key"):
+        source.index.find("no such key")
+
+
 @pytest.mark.parametrize("name", format_names())
 def test_what_another_program_wrote_is_found_by_key_and_read_in_parts(name: str) -> None:
     """The golden checkpoint of each format, also of those that are only read."""
     assert name in EVIDENCE, "add a row EVIDENCE to a module of spec_tests/hostile"
     source = open_path(format_named(name), GOLDEN / EVIDENCE[name].golden)
-    keys: set[str] = set()
-    for entries in source.index.scan():
-        for row in range(len(entries)):
-            key, payload = entries.slices.key(row), read_payload(source, entries, row)
-            found = source.index.find(key)
-            assert entries.slices[row] in [found.slices[other] for other in range(len(found))]
-            keys.add(key)
-            for start, stop in ((len(payload) // 2, len(payload)), (0, 1)):
-                part = bytearray(len(payload[start:stop]))
-                source.read_into(entries, row, start, memoryview(part))
-                assert part == payload[start:stop]
-    assert keys and dict(source.index.faults) == {}
-    with pytest.raises(UnknownKey, match="no such key"):
-        source.index.find("no such key")
+    check_reads(source)
     source.close()
 
 
 def test_what_is_written_is_read(form: Format, storage: LocalStorage) -> None:
-    """Of everything that the capabilities name."""
-    write_and_read(form, storage, "ck", sample(form))
+    """Of everything that the capabilities name; and the metadata of the user."""
+    cut = halves("float32") if "float32" in form.capabilities.slice_dtypes else []
+    pieces = [*sample(form), *cut]
+    source = write(form, storage, "ck", pieces)
+    assert contents(source) == expected(pieces)
+    assert source.index.metadata.user == ({"k": "v"} if form.capabilities.holds_texts else {})
+    check_reads(source)
+    source.close()
 
 
 def test_a_checkpoint_of_nothing_is_a_checkpoint(form: Format, storage: LocalStorage) -> None:
     """Whether the policy made no file or an empty one."""
     for files in (0, 1):
-        source = write(form, storage, f"ck{files}", [], files=files)
-        assert contents(source) == {} and len(source.index.faults) == 0
-        source.close()
+        write_and_read(form, storage, f"ck{files}", [], files)
 
 
-NAMES_OF_FILES = st.lists(
-    st.sampled_from(
-        [
-            "a",
-            "ck",
-            ".npz",
-            ".index",
-            ".svindex",
-            ".svdata-1f",
-            ".data",
-            ".safetensors",
-            ".index.json",
-        ]
-    )
-    | st.sampled_from(["-00000-of-00001", "-00001-of-00002", "-", "/"]),
-    min_size=1,
-    max_size=4,
-).map(lambda words: "".join(words).replace("/", "x"))
+PARTS_OF_NAMES = "a ck x - .npz .index .svindex .svdata-1f .data .safetensors .index.json".split()
+PARTS_OF_NAMES += ["-00000-of-00001", "-00001-of-00002"]
+NAMES_OF_FILES = st.lists(st.sampled_from(PARTS_OF_NAMES), min_size=1, max_size=4).map("".join)
 
 
 @given(files=st.lists(NAMES_OF_FILES, max_size=4, unique=True), name=NAMES_OF_FILES | st.just(""))
@@ -378,28 +346,25 @@ def test_files_are_as_many_as_the_capabilities_allow(form: Format, storage: Loca
     source.close()
 
 
-def test_what_cannot_be_held_is_refused_before_a_byte_is_written(
+def test_slices_are_held_of_the_dtypes_that_are_named_and_of_no_other(
     form: Format, storage: LocalStorage
 ) -> None:
-    """Each dtype that the capabilities do not name, named in the error."""
-    for name in set(NAMES) - form.capabilities.dtypes:
-        nbytes = max(1, int(ITEMSIZES[code(name)]))
-        piece = Piece("key of it", name, (1,), Region((0,), (1,)), bytes(nbytes))
-        refuse(form, storage, [piece], "key of it")
-
-
-@pytest.mark.parametrize("dtype", NAMES)
-def test_slices_are_held_of_the_dtypes_that_are_named_and_of_no_other(
-    form: Format, storage: LocalStorage, dtype: str
-) -> None:
+    """What cannot be held is refused before a byte is written, with its key."""
     capabilities = form.capabilities
-    if dtype not in capabilities.dtypes or not ITEMSIZES[code(dtype)] or is_opaque(dtype):
-        assert dtype not in capabilities.slice_dtypes or is_opaque(dtype)
-        return
-    if dtype in capabilities.slice_dtypes:
-        write_and_read(form, storage, "ck", halves(dtype))
-    else:
-        refuse(form, storage, halves(dtype), "halves")
+    for name in NAMES:
+        if name in capabilities.dtypes and is_number(name):
+            if name not in capabilities.slice_dtypes:
+                refuse(form, storage, halves(name), "halves")
+        else:
+            assert name not in capabilities.slice_dtypes or is_opaque(name)
+        if name not in capabilities.dtypes:
+            nbytes = max(1, int(ITEMSIZES[code(name)]))
+            refuse(
+                form, storage, [Piece(name, name, (1,), Region((0,), (1,)), bytes(nbytes))], name
+            )
+    for name in sorted(capabilities.dtypes & capabilities.slice_dtypes):
+        if is_number(name):
+            write_and_read(form, storage, "ck", halves(name))
 
 
 def test_slices_have_as_many_axes_as_the_capabilities_allow(
@@ -412,12 +377,9 @@ def test_slices_have_as_many_axes_as_the_capabilities_allow(
         array = np.arange(4, dtype=np.float32).reshape((4,) + (1,) * (rank - 1))
         rest = (0,) * (rank - 1), (1,) * (rank - 1)
         first = 3 if form.capabilities.is_grid else 1
-        pieces = parts_of(
-            "k",
-            array,
-            Region((0, *rest[0]), (first, *rest[1])),
-            Region((first, *rest[0]), (4 - first, *rest[1])),
-        )
+        cuts = (0, first), (first, 4 - first)
+        regions = [Region((at, *rest[0]), (size, *rest[1])) for at, size in cuts]
+        pieces = parts_of("k", array, *regions)
         if rank <= most:
             write_and_read(form, storage, f"ck{rank}", pieces)
         else:
@@ -507,42 +469,27 @@ def test_a_commit_removes_what_it_replaces_and_what_dead_writers_left(
 def test_a_checkpoint_is_found_by_every_name_and_by_no_other(
     form: Format, storage: LocalStorage
 ) -> None:
-    """The name that it was given, each of its files, and none for all that are there."""
+    """The name that it was given, each of its files, and none for all that are there; and by no
+    other format."""
     write(form, storage, "ck", spread(form)).close()
     (found,) = form.locate(storage, called(form, "ck"))
     for name in (found, "", *storage.names()):
         assert form.locate(storage, name) == [found], name
+        for other in all_formats():
+            assert other.name == form.name or other.locate(storage, name) == [], (other.name, name)
     strays = ["c", "ck2", "k", "ck.", ".ck", "ck-", "CK", *(name + "x" for name in storage.names())]
-    strays += [name[1:] for name in storage.names()] + [
-        f".{found}.lock",
-        f"{found}.done",
-        f"{found}.g9.tmp",
-    ]
+    strays += [f".{found}.lock", f"{found}.done", f"{found}.g9.tmp"]
+    strays += [name[1:] for name in storage.names()]
     for name in strays:
         assert form.locate(storage, name) == [], name
         if name not in storage.names():
             (Path(storage.path) / name).write_bytes(b"a stranger")
             assert form.locate(storage, called(form, "ck")) == [found], name
             (Path(storage.path) / name).unlink()
-
-
-def test_a_checkpoint_is_found_by_its_own_format_alone(form: Format, storage: LocalStorage) -> None:
-    """By each of its files, and in the directory."""
-    write(form, storage, "ck", spread(form)).close()
-    for other in all_formats():
-        if other.name != form.name:
-            for name in ("", called(form, "ck"), *storage.names()):
-                assert other.locate(storage, name) == [], (other.name, name)
-
-
-def test_several_checkpoints_are_all_listed(form: Format, storage: LocalStorage) -> None:
-    if form.capabilities.folder_index:
-        pytest.skip("a folder has one checkpoint")
-    for name in ("a", "b"):
-        write(form, storage, name, [whole(name, np.arange(3))]).close()
-    found = form.locate(storage, "")
-    assert len(found) == 2
-    assert [key for name in found for key, _ in contents(form.open(storage, name))] == ["a", "b"]
+    if not form.capabilities.folder_index:
+        write(form, storage, "other", [whole("t", np.arange(3))]).close()
+        (other_name,) = form.locate(storage, "other")
+        assert sorted(form.locate(storage, "")) == sorted([found, other_name])
 
 
 def test_equal_input_makes_equal_bytes(form: Format, tmp_path: Path) -> None:
@@ -568,62 +515,6 @@ def test_equal_input_makes_equal_bytes(form: Format, tmp_path: Path) -> None:
         )
 
 
-def test_finding_a_key_is_taking_its_rows_of_a_scan(form: Format, storage: LocalStorage) -> None:
-    pieces = [
-        *sample(form),
-        *(halves("float32") if "float32" in form.capabilities.slice_dtypes else []),
-    ]
-    source = write(form, storage, "ck", pieces)
-    seen: set[str] = set()
-    for entries in source.index.scan():
-        keys = [entries.slices.key(row) for row in range(len(entries))]
-        assert seen.isdisjoint(keys), "all entries of a key are in one table"
-        seen.update(keys)
-        for key in dict.fromkeys(keys):
-            rows = [row for row, other in enumerate(keys) if other == key]
-            found = source.index.find(key)
-            assert described(found, range(len(found))) == described(entries, rows)
-    assert seen == {piece.key for piece in pieces}
-    with pytest.raises(UnknownKey, match="no such key"):
-        source.index.find("no such key")
-    source.close()
-
-
-def described(entries: Any, rows: Sequence[int]) -> list[tuple[Any, ...]]:
-    return [
-        (
-            entries.slices[row],
-            entries.file[row],
-            entries.start[row],
-            entries.checksum[row],
-            entries.plain[row],
-        )
-        for row in rows
-    ]
-
-
-def test_any_part_of_any_payload_is_read_in_any_order(form: Format, storage: LocalStorage) -> None:
-    """Entries that are not plain too: to go back is to begin anew. Of a plain entry, ``read_span``
-    and ``map`` at its place give what ``read_into`` gives."""
-    pieces = {(piece.key, piece.region): piece.payload for piece in sample(form)}
-    source = write(form, storage, "ck", sample(form))
-    for entries in source.index.scan():
-        for row in range(len(entries)):
-            payload = pieces[entries.slices.key(row), entries.slices.region(row)]
-            file, begin, nbytes = int(entries.file[row]), int(entries.start[row]), len(payload)
-            for start, stop in ((2, 5), (nbytes // 3, nbytes), (nbytes - 1, nbytes), (1, 2)):
-                if not 0 <= start < stop <= nbytes:
-                    continue
-                part, span = bytearray(stop - start), bytearray(stop - start)
-                source.read_into(entries, row, start, memoryview(part))
-                assert part == payload[start:stop]
-                if entries.plain[row]:
-                    source.read_span(file, begin + start, memoryview(span))
-                    assert span == part == source.map(file)[begin + start : begin + stop]
-    assert source.map(0).readonly
-    source.close()
-
-
 def test_closing_gives_files_back_and_leaves_maps(form: Format, storage: LocalStorage) -> None:
     """No descriptor stays open, a map that was handed out stays, nothing is read any more, and
     twice is as once."""
@@ -647,9 +538,10 @@ def test_a_missing_data_file_is_a_fault_of_its_own_keys(
     form: Format, storage: LocalStorage
 ) -> None:
     """``MissingFile`` names the file; the keys of other files are read."""
-    for number in range(len(reopened(form, storage).index.files)):
-        source = reopened(form, storage)
-        name, pieces = source.index.files[number], spread(form)
+    pieces = spread(form)
+    for number in range(len(write(form, storage, "ck", pieces).index.files)):
+        source = write(form, storage, "ck", pieces)
+        name = source.index.files[number]
         lost = {
             entries.slices.key(row)
             for entries in source.index.scan()
@@ -673,10 +565,6 @@ def test_a_missing_data_file_is_a_fault_of_its_own_keys(
             else:
                 assert found == piece.payload
         source.close()
-
-
-def reopened(form: Format, storage: LocalStorage) -> Source:
-    return write(form, storage, "ck", spread(form))
 
 
 def test_few_files_of_many_are_open_and_one_that_was_replaced_is_noticed(

@@ -1,7 +1,6 @@
 """The native format: what goes in comes out, lies where the page says, and is found by reading
 little."""
 
-import dataclasses
 import itertools
 import os
 from collections import Counter
@@ -18,6 +17,7 @@ from shardvar.errors import ArgumentError, CorruptCheckpoint, IncompleteCheckpoi
 from shardvar.formats.native import FORMAT, PAYLOAD_ALIGNMENT
 from shardvar.formats.native.index import RUN_NBYTES
 from shardvar.formats.native.source import NativeSource
+from shardvar.formats.protocol import FileChecksums
 from shardvar.layout.dtypes import NAMES, STRING, numpy_dtype
 from shardvar.layout.region import Region
 from shardvar.planning.index import EntryTable, Metadata
@@ -25,11 +25,10 @@ from shardvar.storage.local import LocalStorage
 from shardvar.storage.posix import LocalReadableFile
 from shardvar.wire.crc import CRC32C
 from spec_tests.helpers import native_checkpoints
+from spec_tests.helpers.format_protocol import read_payload
 from spec_tests.helpers.native_checkpoints import (
     Piece,
     assignment_of,
-    checksums_of,
-    read_payload,
     whole,
     write,
 )
@@ -192,7 +191,7 @@ def test_a_long_payload_has_a_block_of_its_own(tmp_path: Path) -> None:
     storage = LocalStorage(str(tmp_path))
     sink = FORMAT.create(storage, "ck", assignment, Metadata(), "g")
     runs = np.arange(70_003, dtype=np.uint32)
-    sink.commit([dataclasses.replace(checksums_of([b"", b"", b""]), runs=runs)])
+    sink.commit([FileChecksums(np.zeros(3, np.int64), runs)])
     entries = FORMAT.open(storage, "ck").index.find("long")
     assert entries.runs is not None and entries.runs.of(0, nbytes).tolist() == list(
         range(1, 70_002)
@@ -216,7 +215,7 @@ def test_one_key_of_many_is_found_by_reading_few_bytes(
     sink = FORMAT.create(storage, "ck", assignment_of(pieces), Metadata(), "g")
     (tmp_path / sink.asides[0]).write_bytes(bytes((count - 1) * PAYLOAD_ALIGNMENT + 1))
     payload, runs = np.zeros(count, np.int64), np.zeros(count, np.uint32)
-    sink.commit([dataclasses.replace(checksums_of([]), payload=payload, runs=runs)])
+    sink.commit([FileChecksums(payload, runs)])
     size, read = (tmp_path / "ck.svindex").stat().st_size, LocalReadableFile.read
     counts = Counter[str]()
 
@@ -320,9 +319,7 @@ def test_what_cannot_be_held_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="runs"):
         pieces = [whole("t", np.zeros(RUN_NBYTES + 1, np.uint8))]
         sink = FORMAT.create(storage, "ck", assignment_of(pieces), Metadata(), "g")
-        sink.commit(
-            [dataclasses.replace(checksums_of([pieces[0].payload]), runs=np.zeros(1, np.uint32))]
-        )
+        sink.commit([FileChecksums(np.zeros(1, np.int64), np.zeros(1, np.uint32))])
     assert os.listdir(tmp_path) == []
 
 

@@ -11,7 +11,8 @@ from shardvar.formats.native import FORMAT
 from shardvar.formats.native.source import NativeSource
 from shardvar.storage.local import LocalStorage
 from spec_tests.helpers import native_checkpoints
-from spec_tests.helpers.native_checkpoints import CASES, GOLDEN, Piece, read_payload, write
+from spec_tests.helpers.format_protocol import read_payload
+from spec_tests.helpers.native_checkpoints import CASES, GOLDEN, Piece, write
 
 HEX_LINE = re.compile(r"(?P<offset>[0-9a-f]{4})  (?P<bytes>[0-9a-f]{2}( [0-9a-f]{2})*)(  .*)?")
 

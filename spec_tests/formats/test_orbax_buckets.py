@@ -20,14 +20,13 @@ from spec_tests.formats.test_listing_cost import in_memory
 from spec_tests.helpers.memory_bucket import Dead, MemoryBucket, in_bucket
 from spec_tests.helpers.paths import GOLDEN
 from spec_tests.hostile import ocdbt
-from spec_tests.hostile.zarr import VALUES, orbax
+from spec_tests.hostile.zarr import BYTES, VALUES, orbax
 
 tensorstore = pytest.importorskip("tensorstore", reason="tensorstore is not installed")
 pytest.importorskip("zstandard", reason="zstandard is not installed")
 
 URL = "s3://bucket/run/"
 RNG = np.random.default_rng(0)
-BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 
 
 def sharded(chunks: list[int], inner: list[Any]) -> dict[str, Any]:

@@ -14,10 +14,10 @@ from shardvar.formats.tensorflow.contents import DATA_NAME, read_bundle
 from shardvar.planning.index import Metadata
 from shardvar.planning.slices import Assignment, TensorTable
 from shardvar.storage.local import LocalStorage
+from spec_tests.helpers.format_protocol import read_payload
 from spec_tests.helpers.tensor_bundles import (
     GOLDEN,
     open_golden,
-    read_payload,
     read_tensor,
     write_arrays,
     write_payloads,

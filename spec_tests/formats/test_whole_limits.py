@@ -19,9 +19,10 @@ from shardvar.limits import (
     MAX_FILL_NBYTES,
     MAX_VIEW_EXPANSION,
 )
-from spec_tests.formats.test_zarr import GROUP, described_v3, make
+from spec_tests.formats.test_zarr import GROUP, make
 from spec_tests.helpers.golden_verdicts import check_parts, read_all
 from spec_tests.hostile import torch as torch_file
+from spec_tests.hostile.zarr import BYTES, described_v3, grid
 
 ZSTD = {"name": "zstd", "configuration": {"level": 0, "checksum": False}}
 
@@ -34,10 +35,6 @@ def write_group(folder: Path, arrays: dict[str, dict[str, Any]]) -> Path:
         files[f"{key}/zarr.json"] = described_v3(**{"fill_value": 0, **fields})
         files |= {f"{key}/{name}": octets for name, octets in chunks.items()}
     return make(folder, files)
-
-
-def grid(*extents: int) -> dict[str, Any]:
-    return {"name": "regular", "configuration": {"chunk_shape": list(extents)}}
 
 
 @pytest.fixture
@@ -65,7 +62,7 @@ def test_absent_chunks_are_not_looked_for_one_by_one(
         key: {
             "shape": [300],
             "chunk_grid": grid(1),
-            "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, ZSTD],
+            "codecs": [BYTES, ZSTD],
         }
         for key in ("a", "b")
     }

@@ -14,7 +14,6 @@ import shardvar as sv
 from shardvar.errors import (
     CheckpointError,
     IncompleteCheckpoint,
-    InvalidCheckpoint,
     MissingExtra,
     MissingFile,
     ShardvarError,
@@ -23,32 +22,7 @@ from shardvar.formats.zarr import source as decoder_module
 from shardvar.formats.zarr.source import Ahead, Band
 from shardvar.wire.zarr_metadata import parse_array
 from spec_tests.helpers.format_protocol import GOLDEN
-
-
-def described_v2(**fields: Any) -> dict[str, Any]:
-    array = {
-        "zarr_format": 2,
-        "shape": [4],
-        "chunks": [2],
-        "dtype": "<f4",
-        "order": "C",
-        "fill_value": None,
-    }
-    return array | {"compressor": None, "filters": None, "dimension_separator": "."} | fields
-
-
-def described_v3(**fields: Any) -> dict[str, Any]:
-    grid = {"name": "regular", "configuration": {"chunk_shape": [2]}}
-    array = {
-        "zarr_format": 3,
-        "node_type": "array",
-        "shape": [4],
-        "data_type": "float32",
-        "fill_value": 1.5,
-    }
-    encoding = {"name": "default", "configuration": {"separator": "/"}}
-    codecs = [{"name": "bytes", "configuration": {"endian": "little"}}]
-    return array | {"chunk_grid": grid, "chunk_key_encoding": encoding, "codecs": codecs} | fields
+from spec_tests.hostile.zarr import described_v2, described_v3, grid, leaf
 
 
 def make(folder: Path, files: dict[str, Any]) -> Path:
@@ -79,8 +53,7 @@ def test_raw_chunks_are_read_in_place_and_mapped(tmp_path: Path) -> None:
 def test_a_raw_chunk_that_reaches_beyond_the_array_is_cut(tmp_path: Path) -> None:
     """On the first axis it is a prefix of its file, on others it is decoded."""
     first = described_v3(shape=[3])
-    grid = {"name": "regular", "configuration": {"chunk_shape": [2, 2]}}
-    second = described_v3(shape=[2, 3], chunk_grid=grid)
+    second = described_v3(shape=[2, 3], chunk_grid=grid(2, 2))
     blocks = np.float32([[1, 2, 3, 0], [4, 5, 6, 0]])
     files = {
         "u/c/0/0": np.ascontiguousarray(blocks[:, :2]).tobytes(),
@@ -177,13 +150,6 @@ def test_chunks_of_a_bucket_are_begun_together() -> None:
 # --- Orbax
 
 
-def leaf(*steps: str, kind: str = "np.ndarray") -> dict[str, Any]:
-    return {
-        "key_metadata": [{"key": step, "key_type": 2} for step in steps],
-        "value_metadata": {"value_type": kind, "skip_deserialize": False},
-    }
-
-
 def orbax(folder: Path, leaves: list[dict[str, Any]], files: dict[str, Any], **fields: Any) -> Path:
     tree = {
         "tree_metadata": {str(number): each for number, each in enumerate(leaves)},
@@ -203,13 +169,6 @@ def test_keys_are_paths_joined_by_dots(tmp_path: Path) -> None:
     with sv.open_checkpoint(path) as reader:
         assert reader.metadata.user == {"run": "7"} and reader.format == "orbax"
     assert sv.verify(path).notes == ("n: It is an empty leaf (None) and has no array.",)
-
-
-def test_two_leaves_of_one_name_are_neither_read(tmp_path: Path) -> None:
-    """Orbax gives them one array: which of the two it holds is not known."""
-    path = orbax(tmp_path / "ck", [leaf("a", "t"), leaf("a.t")], ARRAY)
-    with pytest.raises(InvalidCheckpoint, match="Two leaves"):
-        sv.load(path)
 
 
 def test_an_array_in_folders_of_folders_is_inside(tmp_path: Path) -> None:
@@ -246,14 +205,6 @@ def test_a_database_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
             assert "replaced" in str(error)
 
 
-def test_a_folder_with_neither_index_nor_arrays_is_not_a_checkpoint_of_nothing(
-    tmp_path: Path,
-) -> None:
-    path = make(tmp_path / "5", {"_CHECKPOINT_METADATA": {"item_handlers": {}}})
-    with pytest.raises(MissingFile, match="_METADATA is missing"):
-        sv.open_checkpoint(path)
-
-
 def test_small_values_of_a_database_are_guarded_and_large_ones_are_not() -> None:
     """A flipped bit of a large chunk is noticed by nobody, so that verify must not say ok."""
     report = sv.verify(GOLDEN / "orbax" / "stale_process_files" / "ckpt")
@@ -280,10 +231,8 @@ def test_descriptions_of_both_versions_agree() -> None:
 
 def test_leaves_without_arrays_need_no_database(tmp_path: Path) -> None:
     """Orbax makes none for strings and None alone, though the index says that arrays are in one."""
-    leaves = {
-        key: {"key_metadata": [{"key": key, "key_type": 2}], "value_metadata": {"value_type": kind}}
-        for key, kind in (("s", "string"), ("n", "None"), ("w", "jax.Array"))
-    }
+    kinds = {"s": "string", "n": "None", "w": "jax.Array"}
+    leaves = {key: leaf(key, kind=kind) for key, kind in kinds.items()}
     tree = {"tree_metadata": leaves, "use_ocdbt": True, "use_zarr3": False}
     files = {"_METADATA": tree, "_strings.json": {"s": "text"}}
     with pytest.raises(MissingFile, match=r"manifest\.ocdbt"):

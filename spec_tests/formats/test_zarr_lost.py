@@ -13,39 +13,26 @@ import shardvar as sv
 from shardvar.errors import InvalidCheckpoint, MissingFile, ShardvarError, UnsupportedError
 from shardvar.wire.crc import CRC32C
 from shardvar.wire.zarr_metadata import parse_array
-from spec_tests.formats.test_zarr import GROUP, HALVES, described_v2, described_v3, make
+from spec_tests.formats.test_zarr import GROUP, HALVES, make
 from spec_tests.helpers.golden_verdicts import read_all
-
-V2 = {
-    "a/.zarray": described_v2(),
-    "a/0": HALVES["t/c/0"],
-    "a/1": HALVES["t/c/1"],
-    "b/.zarray": described_v2(shape=[0]),
-}
-CONSOLIDATED_V2 = {
-    "zarr_consolidated_format": 1,
-    "metadata": {key: V2[key] for key in ("a/.zarray", "b/.zarray")},
-}
+from spec_tests.hostile.zarr import BYTES, described_v2, described_v3, grid
 
 
 def group_v2(**changed: Any) -> dict[str, Any]:
     """A group of version 2 with the arrays ``a`` and ``b``, and consolidated metadata."""
-    return {".zgroup": {"zarr_format": 2}, ".zmetadata": CONSOLIDATED_V2, **V2} | changed
+    nodes = {"a/.zarray": described_v2(), "b/.zarray": described_v2(shape=[0])}
+    consolidated = {"zarr_consolidated_format": 1, "metadata": nodes}
+    chunks = {"a/0": HALVES["t/c/0"], "a/1": HALVES["t/c/1"]}
+    return {".zgroup": {"zarr_format": 2}, ".zmetadata": consolidated} | nodes | chunks | changed
 
 
 def group_v3(**changed: Any) -> dict[str, Any]:
     """The same of version 3."""
     nodes = {"a": described_v3(), "b": described_v3(shape=[0]), "in": GROUP}
-    files = {
-        "a/zarr.json": nodes["a"],
-        "a/c/0": HALVES["t/c/0"],
-        "a/c/1": HALVES["t/c/1"],
-        "b/zarr.json": nodes["b"],
-    }
-    return {
-        "zarr.json": GROUP | {"consolidated_metadata": {"kind": "inline", "metadata": nodes}},
-        **files,
-    } | changed
+    group = GROUP | {"consolidated_metadata": {"kind": "inline", "metadata": nodes}}
+    files = {f"{key}/zarr.json": nodes[key] for key in "ab"}
+    chunks = {"a/c/0": HALVES["t/c/0"], "a/c/1": HALVES["t/c/1"]}
+    return {"zarr.json": group} | files | chunks | changed
 
 
 @pytest.mark.parametrize("files", [group_v2(), group_v3()], ids=["v2", "v3"])
@@ -87,62 +74,48 @@ def test_other_files_of_a_group_are_not_arrays(tmp_path: Path) -> None:
     assert sv.verify(path).ok and sv.load(path).keys() == {"a", "b"}
 
 
-def test_a_description_that_differs_from_the_consolidated_one_is_a_problem(tmp_path: Path) -> None:
-    """zarr-python reads the latter: a changed shape is seen by some readers and not by others."""
-    for number, files in enumerate(
-        [
-            group_v2(**{"a/.zarray": described_v2(shape=[3])}),
-            group_v3(**{"a/zarr.json": described_v3(shape=[3])}),
-        ]
-    ):
-        path = make(tmp_path / str(number), files)
-        assert sv.load(path)["a"].tolist() == [1, 2, 3]
-        (damage,) = sv.verify(path).damages
-        assert "another shape" in damage.message and "a/" in (damage.file or "")
-
-
-def test_an_array_that_the_consolidated_metadata_leave_out_is_read_and_noted(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("group", "name", "described"),
+    [(group_v2, ".zarray", described_v2), (group_v3, "zarr.json", described_v3)],
+    ids=["v2", "v3"],
+)
+def test_a_description_that_differs_from_the_consolidated_one_is_a_problem(
+    group: Any, name: str, described: Any, tmp_path: Path
 ) -> None:
-    for number, files in enumerate(
-        [
-            group_v2(**{"z/.zarray": described_v2(shape=[0])}),
-            group_v3(**{"z/zarr.json": described_v3(shape=[0])}),
-        ]
-    ):
-        path = make(tmp_path / str(number), files)
-        report = sv.verify(path)
-        assert report.ok and "z" in sv.load(path) and "do not describe it" in report.notes[0]
+    """zarr-python reads the latter: a changed shape is seen by some readers and not by others. An
+    array that they leave out is read and noted."""
+    path = make(tmp_path / "changed", group(**{f"a/{name}": described(shape=[3])}))
+    assert sv.load(path)["a"].tolist() == [1, 2, 3]
+    (damage,) = sv.verify(path).damages
+    assert "another shape" in damage.message and "a/" in (damage.file or "")
+    path = make(tmp_path / "more", group(**{f"z/{name}": described(shape=[0])}))
+    report = sv.verify(path)
+    assert report.ok and "z" in sv.load(path) and "do not describe it" in report.notes[0]
+
+
+def listing(value: Any) -> dict[str, Any]:
+    """A group whose attribute that lists its arrays has this value."""
+    return group_v3(**{"zarr.json": GROUP | {"attributes": {"shardvar_arrays": value}}})
+
+
+CONSOLIDATED = [b"", b"[]", b'{"metadata": 7}', b'{"metadata": {"a/.zarray": 7}}', b"\xff"]
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"[]", b'{"metadata": 7}', b'{"metadata": {"a/.zarray": 7}}', b"\xff"]
+    ("files", "words"),
+    [(group_v2(**{".zmetadata": content}), "") for content in CONSOLIDATED]
+    + [(listing(value), "not a list of texts") for value in ([7], ["a", None])],
 )
-def test_consolidated_metadata_that_are_damaged_are_a_problem_and_nothing_more(
-    tmp_path: Path, content: bytes
+def test_a_damaged_list_of_arrays_is_a_problem_and_nothing_more(
+    tmp_path: Path, files: dict[str, Any], words: str
 ) -> None:
-    path = make(tmp_path / "g", group_v2(**{".zmetadata": content}))
-    assert sv.load(path)["a"].tolist() == [1, 2, 3, 4] and not sv.verify(path).ok
-
-
-@pytest.mark.parametrize("value", [[7], ["a", None]])
-def test_an_attribute_that_does_not_list_arrays_is_a_problem_and_nothing_more(
-    tmp_path: Path, value: Any
-) -> None:
-    path = make(
-        tmp_path / "g",
-        group_v3(**{"zarr.json": GROUP | {"attributes": {"shardvar_arrays": value}}}),
-    )
+    path = make(tmp_path / "g", files)
     (damage,) = sv.verify(path).damages
-    assert sv.load(path)["a"].tolist() == [1, 2, 3, 4] and "not a list of texts" in damage.message
+    assert sv.load(path)["a"].tolist() == [1, 2, 3, 4] and words in damage.message
 
 
 def test_a_text_under_the_name_of_that_attribute_is_an_attribute(tmp_path: Path) -> None:
-    path = make(
-        tmp_path / "g",
-        group_v3(**{"zarr.json": GROUP | {"attributes": {"shardvar_arrays": "a, b"}}}),
-    )
-    with sv.open_checkpoint(path) as reader:
+    with sv.open_checkpoint(make(tmp_path / "g", listing("a, b"))) as reader:
         assert reader.metadata.user == {"shardvar_arrays": "a, b"} and not reader.faults
 
 
@@ -168,15 +141,10 @@ def test_an_array_in_the_folder_of_an_array_is_not_read_as_if_all_were_well(tmp_
 
 def test_attributes_that_are_not_a_number_are_attributes(tmp_path: Path) -> None:
     """zarr-python writes them as Python does, and a missing value often is NaN."""
-    for number, files in enumerate(
-        (
-            {".zgroup": b'{"zarr_format": 2}', ".zattrs": b'{"x": NaN, "y": -Infinity}', **V2},
-            {
-                "zarr.json": b'{"zarr_format": 3, "node_type": "group", "attributes": {"x": NaN, "y": '
-                b"-Infinity}}"
-            },
-        )
-    ):
+    attributes = b'{"x": NaN, "y": -Infinity}'
+    described = b'{"zarr_format": 3, "node_type": "group", "attributes": %b}' % attributes
+    both = group_v2(**{".zattrs": attributes}), {"zarr.json": described}
+    for number, files in enumerate(both):
         with sv.open_checkpoint(make(tmp_path / str(number), files)) as reader:
             assert reader.metadata.user == {"x": "NaN", "y": "-Infinity"} and not reader.faults
     nan = make(
@@ -189,7 +157,7 @@ def test_attributes_that_are_not_a_number_are_attributes(tmp_path: Path) -> None
 def test_a_shard_is_guarded_only_if_its_index_is(tmp_path: Path) -> None:
     """Of an inner chunk that the index does not list, the fill value is read: its own checksum is
     not asked."""
-    order, crc = {"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}
+    order, crc = BYTES, {"name": "crc32c"}
     octets = [each + CRC32C.compute(each).to_bytes(4, "little") for each in HALVES.values()]
     for index_codecs, outcome in (([order, crc], "values match"), ([order], "not verifiable")):
         index = np.uint64([0, 12, 12, 12]).tobytes()
@@ -200,9 +168,8 @@ def test_a_shard_is_guarded_only_if_its_index_is(tmp_path: Path) -> None:
             "index_codecs": index_codecs,
             "index_location": "end",
         }
-        grid = {"name": "regular", "configuration": {"chunk_shape": [4]}}
         codecs = [{"name": "sharding_indexed", "configuration": inner}]
-        described = described_v3(codecs=codecs, chunk_grid=grid)
+        described = described_v3(codecs=codecs, chunk_grid=grid(4))
         files = {"zarr.json": GROUP, "t/zarr.json": described, "t/c/0": b"".join([*octets, index])}
         path = make(tmp_path / outcome, files)
         assert sv.load(path)["t"].tolist() == [1, 2, 3, 4] and sv.verify(path).outcomes == {
@@ -234,22 +201,8 @@ def test_an_orbax_step_of_json_alone_is_not_taken_for_a_lost_one(
         sv.load(lost)
 
 
-ODD_VALUES: list[Any] = [
-    None,
-    True,
-    -1,
-    1 << 63,
-    1.5,
-    np.nan,
-    "",
-    "zstd",
-    [],
-    [1],
-    [[]],
-    {},
-    {"id": 7},
-    {"name": 7},
-]
+ODD_VALUES: list[Any] = [None, True, -1, 1 << 63, 1.5, np.nan, "", "zstd", [], [1], [[]], {}]
+ODD_VALUES += [{"id": 7}, {"name": 7}]
 DESCRIPTIONS = {
     "v2": described_v2(compressor={"id": "zstd", "level": 1}, filters=[], dimension_separator="."),
     "v3": described_v3(attributes={}),

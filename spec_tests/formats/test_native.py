@@ -130,14 +130,13 @@ def test_what_was_written_is_read(scratch: Path, pieces: list[Piece]) -> None:
 
 def test_metadata_is_kept(tmp_path: Path) -> None:
     user = {"": "empty", "naïve": "\U0001f600", "bytes \udcff": "x" * 100_000}
-    metadata = Metadata("a policy", "a writer", user)
-    write(tmp_path, "ck", [], metadata=metadata)
-    found = FORMAT.open(LocalStorage(str(tmp_path)), "ck").index.metadata
-    assert found == Metadata("a policy", "a writer", dict(sorted(user.items())), generation="g1")
+    write(tmp_path, "ck", [], metadata=Metadata("a policy", "a writer", user))
     write(tmp_path, "policy", [], metadata=Metadata())
-    assert (
-        FORMAT.open(LocalStorage(str(tmp_path)), "policy").index.metadata.description == "by hand"
+    found, other = (
+        FORMAT.open(LocalStorage(str(tmp_path)), name).index.metadata for name in ("ck", "policy")
     )
+    assert found == Metadata("a policy", "a writer", dict(sorted(user.items())), generation="g1")
+    assert other.description == "by hand"
 
 
 def long_key(number: int) -> str:

@@ -2,9 +2,7 @@
 wrong. Arrays of NumPy in pickles, which are tensors."""
 
 import json
-import pickle
 import tempfile
-import zipfile
 from argparse import Namespace
 from itertools import accumulate
 from pathlib import Path
@@ -21,7 +19,7 @@ from shardvar.errors import InvalidCheckpoint, UnsupportedError
 from shardvar.planning.index import OBJECTS
 from shardvar.wire.plain import OrderedMap, Size, Tagged, build_objects, encode_value
 from spec_tests.helpers.format_protocol import GOLDEN
-from spec_tests.helpers.torch_files import write_torch
+from spec_tests.helpers.torch_files import save_pickled, write_torch
 from spec_tests.hostile.safetensors import safetensors, tensor
 
 FORMS = ["shardvar", "safetensors", "zarr", "orbax", "npz", "tensorflow"]
@@ -198,20 +196,6 @@ def test_a_tensor_cannot_have_the_name_of_the_document(form: str, tmp_path: Path
 
 
 # --- Arrays of NumPy in pickles
-
-
-def save_pickled(path: Path, state: Any, protocol: int = 2, is_old: bool = False) -> Path:
-    """Save a state as torch.save does, in either of its forms, with Python's own pickle."""
-    octets = pickle.dumps(state, protocol)
-    if is_old:
-        system = {"protocol_version": 1001, "little_endian": True, "type_sizes": {}}
-        head = [pickle.dumps(each, 2) for each in (0x1950A86A20F9469CFC6C, 1001, system)]
-        path.write_bytes(b"".join([*head, octets, pickle.dumps([], 2)]))
-        return path
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("m/data.pkl", octets)
-        archive.writestr("m/version", "3\n")
-    return path
 
 
 GENERATORS = {

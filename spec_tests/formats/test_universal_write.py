@@ -101,8 +101,9 @@ def test_each_file_has_what_deepspeed_reads_of_it(case: str, tmp_path: Path) -> 
     assert type(inner["state"][0]["step"]) is Node
 
 
-@pytest.mark.parametrize("case", ["z1fp32w3", "z2bf16w2", "z3bf16w2"])
-def test_parameters_are_the_ones_of_zero(case: str, tmp_path: Path) -> None:
+def test_parameters_are_the_ones_of_zero(tmp_path: Path) -> None:
+    """Also of stage 2, of which no Universal Checkpoint is golden; and the newest is named."""
+    case = "z2bf16w2"
     source = copied("torch_zero", case, tmp_path / "from")
     found, expected = sv.load(made(source, tmp_path / case)), sv.load(source)
     assert is_same({key: found[key] for key in expected}, expected)
@@ -128,11 +129,8 @@ def test_one_is_made_of_another_also_through_other_formats(
             assert file.read_bytes() == (source / file.name).read_bytes()
     else:
         model = pickled(folder / "mp_rank_00_model_states.pt")
-        assert (model["global_steps"], model["dp_world_size"], model["lr_scheduler"]) == (
-            0,
-            1,
-            None,
-        )
+        assert (model["global_steps"], model["dp_world_size"]) == (0, 1)
+        assert model["lr_scheduler"] is None
 
 
 names = st.text("abcXYZ_.0é", min_size=1, max_size=12).filter(
@@ -264,10 +262,7 @@ def test_places_where_it_cannot_stand_are_refused(
 
 def test_ranks_of_several_saves_and_lost_states_are_named(tmp_path: Path) -> None:
     """The steps of all ranks are compared, and each state of each rank is needed."""
-    first, second = (
-        copied("torch_zero", "z1fp32w3", tmp_path / "a"),
-        copied("torch_zero", "z1fp32w3", tmp_path / "b"),
-    )
+    first, second = (copied("torch_zero", "z1fp32w3", tmp_path / name) for name in "ab")
     name = "zero_pp_rank_1_mp_rank_00_optim_states.pt"
     data = (second / name).read_bytes()
     two, five = (np.float32(each).tobytes() for each in (2, 5))
@@ -286,6 +281,8 @@ def test_ranks_of_several_saves_and_lost_states_are_named(tmp_path: Path) -> Non
 
 
 def test_force_replaces_it_whole_and_keeps_other_files(tmp_path: Path) -> None:
+    report = sv.reshard(UNIVERSAL / "z1fp32w3", tmp_path / "u", format="universal", dry_run=True)
+    assert report.num_tensors and not os.listdir(tmp_path)
     folder = made(UNIVERSAL / "z3bf16w2", tmp_path / "u")
     (folder / "notes.txt").write_text("mine")
     (folder / "zero" / "mine").mkdir()
@@ -324,10 +321,8 @@ def test_a_name_that_cannot_be_written_is_an_error_after_the_commit(tmp_path: Pa
 
 def test_it_is_not_removed_by_parts(tmp_path: Path) -> None:
     """Nor are other files that are a checkpoint only together."""
-    for folder in (
-        made(UNIVERSAL / "z1fp32w3", tmp_path / "u"),
-        copied("torch_zero", "z2bf16w2", tmp_path),
-    ):
+    zero = copied("torch_zero", "z2bf16w2", tmp_path)
+    for folder in (made(UNIVERSAL / "z1fp32w3", tmp_path / "u"), zero):
         before = paths(folder)
         with pytest.raises(UnsupportedError, match="several files of another program"):
             sv.remove(folder)
@@ -342,11 +337,6 @@ def test_threads_of_an_executor_write_the_same_files(tmp_path: Path) -> None:
     assert paths(here) == paths(there)
     for path in paths(here):
         assert (here / path).read_bytes() == (there / path).read_bytes()
-
-
-def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
-    report = sv.reshard(UNIVERSAL / "z1fp32w3", tmp_path / "u", format="universal", dry_run=True)
-    assert report.num_tensors and not os.listdir(tmp_path)
 
 
 def test_files_that_say_how_to_cut_a_tensor_are_not_copied_without_that(tmp_path: Path) -> None:

@@ -19,8 +19,7 @@ import shardvar as sv
 from shardvar.formats.deferred import ADDRESSES, Enclosed
 from shardvar.formats.files import DataFiles
 from shardvar.storage.remote import RemoteStorage
-from spec_tests.formats.test_listing_cost import in_memory, requests_of
-from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
+from spec_tests.helpers.memory_bucket import MemoryBucket, count_requests, in_bucket, in_memory
 
 BLOCK = 4 << 20
 
@@ -58,35 +57,32 @@ def test_whole_reads_take_about_a_request_for_each_4_mib(name: str, tmp_path: Pa
         with in_bucket(bucket):
             # An array of Zarr has a description, and a file for each chunk.
             files = len(bucket.files) if name == "m.zarr" else 0
-            assert requests_of(bucket, verb) <= 10 + files + 1.2 * size / BLOCK
+            assert count_requests(bucket, verb) <= 10 + files + 1.2 * size / BLOCK
         assert sum(nbytes for _, nbytes in bucket.ranges) <= 1.1 * size
         assert max(nbytes for _, nbytes in bucket.ranges) <= BLOCK + (64 << 10)
-    for loaded in (sv.load(tmp_path / "copy.safetensors"), loaded_from(bucket, url)):
-        assert all(np.array_equal(loaded[key], tensors[key]) for key in tensors)
-
-
-def loaded_from(bucket: MemoryBucket, url: str) -> dict[str, Any]:
     with in_bucket(bucket):
-        return sv.load(url)
+        for loaded in (sv.load(tmp_path / "copy.safetensors"), sv.load(url)):
+            assert all(np.array_equal(loaded[key], tensors[key]) for key in tensors)
 
 
-def outcome(verb: Callable[[], Any]) -> Any:
-    """What a verb returns, or the kind of its error."""
+def outcome(path: str) -> Any:
+    """What a load and a verify of a path return, or the kinds of their errors."""
+    found: list[Any] = []
     try:
-        found = verb()
+        values = sv.load(path).items()
+        found.append(
+            {key: each.tolist() if each.dtype == object else each.tobytes() for key, each in values}
+        )
     except sv.errors.ShardvarError as error:
-        return type(error)
-    return {
-        key: value.tolist() if value.dtype == object else value.tobytes()
-        for key, value in found.items()
-    }
-
-
-def report_of(path: str) -> Any:
-    report = sv.verify(path)
-    damages = sorted((each.kind, str(each.key)) for each in report.damages)
-    # Of a wrong frame, the bytes were read in a bucket.
-    return damages, report.outcomes, report.verdict, report.unguarded_nbytes
+        found.append(type(error))
+    try:
+        report = sv.verify(path)
+        damages = sorted((each.kind, str(each.key)) for each in report.damages)
+        # Of a wrong frame, the bytes were read in a bucket.
+        found += [damages, report.outcomes, report.verdict, report.unguarded_nbytes]
+    except sv.errors.ShardvarError as error:
+        found.append(type(error))
+    return found
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -105,17 +101,9 @@ def test_damage_is_found_as_on_a_disk(
     at = data.draw(st.integers(0, len(octets) - 1))
     octets[at] ^= data.draw(st.integers(1, 255))
     path.write_bytes(octets)
-    here = outcome(partial(sv.load, str(folder / name))), try_report(str(folder / name))
+    here = outcome(str(folder / name))
     with in_bucket(in_memory(folder)):
-        url = f"s3://bucket/run/{name}"
-        assert (outcome(partial(sv.load, url)), try_report(url)) == here
-
-
-def try_report(path: str) -> Any:
-    try:
-        return report_of(path)
-    except sv.errors.ShardvarError as error:
-        return type(error)
+        assert outcome(f"s3://bucket/run/{name}") == here
 
 
 @given(
@@ -152,14 +140,7 @@ def test_a_span_of_addresses_has_the_bytes_of_its_payloads(
 def test_extents_that_share_bytes_are_left_out() -> None:
     bucket = MemoryBucket({"f": bytes(100), "g": bytes(100)})
     data = DataFiles(RemoteStorage(bucket, ""), ["f", "g"])
-    table = np.array(
-        [
-            [0, 0, 0, 50, 9],
-            [1, 0, 10, 20, 9],
-            [2, 0, 30, 40, 9],
-            [3, 0, 60, 70, 9],
-            [4, 1, 5, 15, 9],
-        ]
-    )
+    extents = (0, 0, 50), (0, 10, 20), (0, 30, 40), (0, 60, 70), (1, 5, 15)
+    table = np.array([[row, *extent, 9] for row, extent in enumerate(extents)])
     enclosed = Enclosed.of(data, table, lambda _row, octets: octets)
     assert enclosed.rows.tolist() == [3, 4]

@@ -43,31 +43,17 @@ def test_any_range_of_an_array_in_chunks_is_that_of_the_whole(
 
 
 def test_a_value_that_cannot_be_read_leaves_the_others_readable(tmp_path: Path) -> None:
-    tree = {
-        "bad": array(dtype="object"),
-        "far": msgpack.ExtType(9, b""),
-        "good": array(),
-        "0": 1,
-        0: 2,
-    }
+    tree: Any = {"bad": array(dtype="object"), "far": msgpack.ExtType(9, b""), "good": array()}
+    tree |= {"0": 1, 0: 2, "long": b"x" * ((1 << 20) + 1), "list": [b"x" * (2 << 20)]}
     path = write(tmp_path / "m.msgpack", tree)
     with sv.open_checkpoint(path) as reader:
-        assert {*reader} == {"bad", "far", "good", "0"} and {*reader.faults} == {"bad", "far", "0"}
+        faults = {*reader.faults}
+        assert {*reader} == {"good"} | faults and faults == {"bad", "far", "0", "long", "list"}
         assert not reader.read("good").any()
         with pytest.raises(UnsupportedError, match="object"):
             reader.read("bad")
         with pytest.raises(InvalidCheckpoint, match="Two values"):
             reader.read("0")
-
-
-def test_a_value_that_is_too_long_is_a_fault_of_its_key(tmp_path: Path) -> None:
-    path = write(
-        tmp_path / "m.msgpack",
-        {"long": b"x" * ((1 << 20) + 1), "list": [b"x" * (2 << 20)], "t": array()},
-    )
-    with sv.open_checkpoint(path) as reader:
-        assert {*reader.faults} == {"long", "list"}
-        assert not reader.read("t").any()
 
 
 def test_a_set_is_read_by_its_index_and_a_file_without_one_by_itself(tmp_path: Path) -> None:
@@ -98,12 +84,8 @@ def test_names_lead_to_checkpoints(tmp_path: Path) -> None:
         write(tmp_path / name, {"t": array()})
     (tmp_path / "checkpoint_3").write_bytes(b"text")
     storage = LocalStorage(str(tmp_path))
-    assert FORMAT.locate(storage, "") == [
-        "checkpoint_1",
-        "checkpoint_2",
-        "checkpoint_3",
-        "m.msgpack",
-    ]
+    names = ["checkpoint_1", "checkpoint_2", "checkpoint_3", "m.msgpack"]
+    assert FORMAT.locate(storage, "") == names
     assert FORMAT.locate(storage, "checkpoint_2") == ["checkpoint_2"]
     assert FORMAT.locate(storage, "checkpoint_3") == FORMAT.locate(storage, "x") == []
     assert FORMAT.locate(storage, "m") == ["m.msgpack"]

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -21,7 +20,8 @@ import pytest
 import shardvar as sv
 from shardvar.cli import main
 from shardvar.storage.remote import AHEAD_NBYTES, TRAITS
-from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
+from spec_tests.helpers.memory_bucket import count_requests, in_bucket, in_memory
+from spec_tests.helpers.orbax_files import write_database
 from spec_tests.helpers.paths import GOLDEN
 from spec_tests.hostile import onnx
 from spec_tests.hostile.evidence import EVIDENCE
@@ -80,32 +80,18 @@ def write_rankwise(folder: Path, count: int) -> str:
     return ""
 
 
-def write_database(folder: Path, count: int) -> str:
+def write_own_database(folder: Path, count: int) -> str:
     pytest.importorskip("tensorstore")
     return by_save("m", format="orbax")(folder, count)
 
 
 def write_compressed(folder: Path, count: int) -> str:
     """Write a database of compressed nodes and chunks, as Orbax does, in which all chunks differ."""
-    tensorstore = pytest.importorskip("tensorstore")
+    pytest.importorskip("tensorstore")
     pytest.importorskip("zstandard")
-    rng, context = np.random.default_rng(0), tensorstore.Context()
-    database = {
-        "driver": "ocdbt",
-        "base": {"driver": "file", "path": f"{folder}/m/"},
-        "config": {"max_inline_value_bytes": 1024},
-    }
-    with tensorstore.Transaction(atomic=False) as transaction:
-        for number in range(count):
-            spec = {
-                "driver": "zarr",
-                "kvstore": database | {"path": f"layer.{number}/"},
-                "metadata": {"compressor": {"id": "zstd"}, "dtype": "<f4", "shape": SHAPE},
-            }
-            store = tensorstore.open(
-                spec, create=True, context=context, transaction=transaction
-            ).result()
-            store[...] = rng.integers(0, 1 << 30, SHAPE).astype("<f4")
+    rng = np.random.default_rng(0)
+    arrays = {f"large.{n}": rng.integers(0, 1 << 30, SHAPE).astype("<f4") for n in range(count)}
+    write_database(folder / "m", arrays, max_inline_value_bytes=1024)
     return "m"
 
 
@@ -127,7 +113,7 @@ FORMATS: dict[str, Callable[[Path, int], str]] = {
     **{name: by_row(name) for name, row in EVIDENCE.items() if row.make},
     "zarr": by_save("m.zarr"),
     "orbax": by_save("m", format="orbax-plain"),
-    "orbax in a database": write_database,
+    "orbax in a database": write_own_database,
     "orbax in a compressed database": write_compressed,
 }
 BY_FILE: dict[str, Callable[[int, int], int]] = {
@@ -161,31 +147,6 @@ READ_TWICE = {"npz", "keras", "flax", "onnx with values"}
 """The formats whose small tensors are read through for their structure, and read again for a load."""
 
 
-def requests_of(bucket: MemoryBucket, verb: Callable[[], Any]) -> int:
-    """Return the requests of every kind that a verb makes."""
-    made: list[str] = []
-
-    def counted(name: str) -> Any:
-        inner = getattr(MemoryBucket, name)
-
-        def call(self: MemoryBucket, *arguments: Any) -> Any:
-            made.append(name)
-            return inner(self, *arguments)
-
-        return mock.patch.object(MemoryBucket, name, call)
-
-    with counted("read"), counted("listing"), counted("walk"):
-        verb()
-    return len(made)
-
-
-def in_memory(folder: Path) -> MemoryBucket:
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return MemoryBucket(
-        {f"run/{path.relative_to(folder).as_posix()}": path.read_bytes() for path in files}
-    )
-
-
 def list_all(path: str) -> None:
     with sv.open_checkpoint(path) as reader:
         for key in reader:
@@ -204,7 +165,7 @@ def test_a_listing_takes_as_many_requests_for_400_tensors_as_for_4(
         name = FORMATS[form](folder, count)
         bucket = in_memory(folder)
         with in_bucket(bucket):
-            costs[count] = requests_of(bucket, partial(list_all, f"s3://bucket/run/{name}"))
+            costs[count] = count_requests(bucket, partial(list_all, f"s3://bucket/run/{name}"))
         most = 8 if form in THROUGH else 5 if form == "keras" else 4
         assert sum(nbytes for _, nbytes in bucket.ranges) < most << 20
         if form in BY_FILE:
@@ -238,9 +199,9 @@ def test_large_members_of_npz_take_a_request_each_before_they_are_read_together(
     bucket, url = in_memory(tmp_path), "s3://bucket/run/m.npz"
     size = len(bucket.files["run/m.npz"])
     with in_bucket(bucket):
-        assert requests_of(bucket, partial(list_all, url)) <= 60 + 4
+        assert count_requests(bucket, partial(list_all, url)) <= 60 + 4
         assert sum(nbytes for _, nbytes in bucket.ranges) < size / 10 + AHEAD_NBYTES
-        assert requests_of(bucket, partial(sv.load, url)) <= 60 + 8 + size / (1 << 22)
+        assert count_requests(bucket, partial(sv.load, url)) <= 60 + 8 + size / (1 << 22)
         loaded = sv.load(url)
     assert all(np.array_equal(loaded[key], tensors[key]) for key in tensors)
 

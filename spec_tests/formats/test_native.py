@@ -25,6 +25,7 @@ from shardvar.storage.local import LocalStorage
 from shardvar.storage.posix import LocalReadableFile
 from shardvar.wire.crc import CRC32C
 from spec_tests.helpers import native_checkpoints
+from spec_tests.helpers.damage import flip
 from spec_tests.helpers.format_protocol import read_payload
 from spec_tests.helpers.native_checkpoints import (
     Piece,
@@ -245,13 +246,8 @@ def test_a_commit_removes_what_no_index_names_and_nothing_else(tmp_path: Path) -
     """Older generations, files of writers that died, journals; never another prefix's files or
     strange ones."""
     write(tmp_path, "ck", [whole("t", [1])], generation="g1")
-    strange = [
-        "ck.svdata-g1",
-        "ck.svdata-g/".strip("/"),
-        "ck.txt",
-        "ck2.svdata-g0-00000-of-00001",
-        "xck.svindex.g0.tmp",
-    ]
+    strange = ["ck.svdata-g1", "ck.svdata-g", "ck.txt", "ck2.svdata-g0-00000-of-00001"]
+    strange += ["xck.svindex.g0.tmp"]
     data = ["ck.svdata-g0-00001-of-00002", "ck.svdata-g1-00000-of-00001.0123456789abcdef.tmp"]
     dead = ["ck.svdata-g0-00000-of-00002.done", *data, "ck.svindex.g0.tmp"]
     for name in [*strange, *dead]:
@@ -326,10 +322,7 @@ def test_a_corrupt_block_leaves_the_others_readable(tmp_path: Path) -> None:
     """Blocks are checked one by one: keys of other blocks are found, those of this one raise, and
     so does a scan."""
     write(tmp_path, "ck", [whole(long_key(number), [number]) for number in range(400)])
-    path = tmp_path / "ck.svindex"
-    octets = bytearray(path.read_bytes())
-    octets[1000] ^= 1
-    path.write_bytes(octets)
+    flip(tmp_path / "ck.svindex", 1000)
     index = FORMAT.open(LocalStorage(str(tmp_path)), "ck").index
     assert len(index.find(long_key(399))) == 1
     with pytest.raises(CorruptCheckpoint, match="ck.svindex: index block 0 at offset 8"):

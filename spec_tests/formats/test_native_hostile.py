@@ -182,12 +182,7 @@ def blocks_of(*changes: dict[str, Any]) -> list[tuple[bytes, bytes]]:
 def two_keys(first: bytes, last: bytes) -> bytes:
     """A block of two tensors without elements, with these keys."""
     zeros, ones = u64(0, 0), u32(1, 1)
-    columns = {
-        "key": first + last,
-        "key_nbytes": u32(len(first), len(last)),
-        "count": ones,
-        "file": u32(0, 0),
-    }
+    columns = {**pack_strings("key", [first, last]), "count": ones, "file": u32(0, 0)}
     columns |= dict.fromkeys(("shape", "offset", "extent", "start", "nbytes"), zeros)
     columns |= {"dtype": np.zeros(2, "u1"), "rank": np.ones(2, "u1"), "crc": u32(0, 0)}
     return encode_index_block({**decode_index_block(hand_block()).values, **columns})

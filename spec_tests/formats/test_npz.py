@@ -18,8 +18,6 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.formats.npz import FORMAT
-from shardvar.planning.index import Metadata
-from shardvar.planning.slices import Assignment, TensorTable
 from shardvar.storage.local import LocalStorage
 from shardvar.wire.npy import NPY_DTYPES
 from shardvar.wire.zip import build_central, build_end, build_local
@@ -30,6 +28,7 @@ from spec_tests.helpers.format_protocol import (
     some_arrays,
     write_arrays,
 )
+from spec_tests.helpers.hypothesis_strategies import same
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 KEYS = st.text(max_size=8).filter(lambda key: not set("\0/\\") & set(key)) | st.sampled_from(
@@ -40,14 +39,7 @@ GOOD = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 def assert_same(arrays: Arrays, expected: Arrays) -> None:
     assert arrays.keys() == expected.keys()
-    for key, array in arrays.items():
-        assert (array.dtype, array.shape) == (
-            expected[key].dtype.newbyteorder("="),
-            expected[key].shape,
-        ), key
-        assert (
-            array.tobytes() == np.ascontiguousarray(expected[key]).astype(array.dtype).tobytes()
-        ), key
+    assert all(same(array, expected[key]) for key, array in arrays.items())
 
 
 def npy(array: np.ndarray[Any, Any]) -> bytes:
@@ -175,9 +167,8 @@ def test_a_small_file_does_not_ask_for_much_memory_by_claiming_fortran_order(
 ) -> None:
     """Other arrays are decoded piece by piece; these are held whole, so their inflation is
     bounded."""
-    header = npy(np.zeros((2, 2), order="F")).replace(
-        b"(2, 2), }" + b" " * 11, b"(200000, 1000), }   "
-    )[:128]
+    shape = b"(2, 2), }" + b" " * 11, b"(200000, 1000), }   "
+    header = npy(np.zeros((2, 2), order="F")).replace(*shape)[:128]
     stored = zlib.compress(header, wbits=-15) + bytes(2_000_000)
     source = opened(deflated(stored, 0, 128 + 1_600_000_000), tmp_path)
     assert source.index.find("x").slices[0].full_shape == (200000, 1000)
@@ -229,32 +220,12 @@ def test_many_streams_are_read_by_turns(tmp_path: Path) -> None:
     }
 
 
-def assignment_of(arrays: Arrays, num_files: int = 1) -> Assignment:
-    slices = TensorTable.of(
-        (key, str(array.dtype), array.shape) for key, array in arrays.items()
-    ).whole()
-    return Assignment(slices, np.arange(len(arrays)) % num_files, num_files)
+KEYS_ELSEWHERE = ["/etc/passwd", "../x", "a/../../x", "..\\x", "C:\\x", "c:/x", "\\\\host\\x"]
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        "/etc/passwd",
-        "../x",
-        "a/../../x",
-        "..\\x",
-        "C:\\x",
-        "c:/x",
-        "\\\\host\\x",
-        "a\0b",
-        "\udc80",
-        "n" * 65533,
-    ],
-)
+@pytest.mark.parametrize("key", [*KEYS_ELSEWHERE, "a\0b", "\udc80", "n" * 65533])
 def test_a_key_that_would_be_unpacked_elsewhere_or_that_zip_cannot_hold_is_refused(
     key: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UnsupportedError):
-        FORMAT.create(
-            LocalStorage(str(tmp_path)), "m", assignment_of({key: GOOD}), Metadata(), "g1"
-        )
+        write_arrays(FORMAT, LocalStorage(str(tmp_path)), "m", {key: GOOD})

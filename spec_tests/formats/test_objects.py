@@ -18,6 +18,7 @@ from shardvar.cli.main import main
 from shardvar.errors import InvalidCheckpoint, UnsupportedError
 from shardvar.planning.index import OBJECTS
 from shardvar.wire.plain import OrderedMap, Size, Tagged, build_objects, encode_value
+from spec_tests.helpers.damage import flip
 from spec_tests.helpers.format_protocol import GOLDEN
 from spec_tests.helpers.torch_files import save_pickled, write_torch
 from spec_tests.hostile.safetensors import safetensors, tensor
@@ -173,9 +174,7 @@ def test_a_document_in_a_tensor_is_compared_with_its_checksum(form: str, tmp_pat
     path = tmp_path / f"b{ENDINGS.get(form, '')}"
     sv.reshard(tmp_path / "a.safetensors", path, format=form)
     file = path if form == "npz" else tmp_path / "b.data-00001-of-00002"
-    octets = bytearray(file.read_bytes())
-    octets[octets.index(b"0.5")] ^= 4
-    file.write_bytes(octets)
+    flip(file, file.read_bytes().index(b"0.5"), 4)
     assert np.array_equal(sv.load(path, "w")["w"], W)
     report = sv.verify(path)
     assert not report.ok and {each.key for each in report.damages} == {OBJECTS}

@@ -20,6 +20,7 @@ from shardvar.errors import (
 from shardvar.formats.zarr.database import DatabaseValues, read_values
 from shardvar.formats.zarr.files import DATABASE, Tree
 from shardvar.storage.local import LocalStorage
+from spec_tests.helpers.damage import flip
 from spec_tests.helpers.paths import GOLDEN
 from spec_tests.hostile import ocdbt
 
@@ -199,7 +200,6 @@ def test_every_changed_byte_of_nodes_is_noticed(tmp_path: Path) -> None:
         path.write_bytes(octets)
     assert as_read(tmp_path)[1] == whole
     name = next(path for path in paths if path.name == DATABASE)
-    octets = name.read_bytes()
-    name.write_bytes(octets[:-1] + bytes([octets[-1] ^ 1]))
+    flip(name, -1)
     with pytest.raises(CorruptCheckpoint, match="checksum"):
         as_read(tmp_path)

@@ -1,7 +1,6 @@
 """Databases of Orbax in a bucket are written, read and verified as they are on a disk, with joined
 requests."""
 
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,14 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.errors import CorruptCheckpoint, InvalidCheckpoint, MissingExtra, StorageError
+from shardvar.errors import CorruptCheckpoint, InvalidCheckpoint, StorageError
 from shardvar.formats.zarr import source as source_module
 from shardvar.storage.remote import AHEAD_NBYTES
-from spec_tests.formats.test_listing_cost import in_memory
-from spec_tests.helpers.memory_bucket import Dead, MemoryBucket, in_bucket
-from spec_tests.helpers.paths import GOLDEN
+from spec_tests.helpers.memory_bucket import Dead, MemoryBucket, in_bucket, in_memory
+from spec_tests.helpers.orbax_files import METADATA, write_database
 from spec_tests.hostile import ocdbt
-from spec_tests.hostile.zarr import BYTES, VALUES, orbax
+from spec_tests.hostile.zarr import VALUES, orbax
 
 tensorstore = pytest.importorskip("tensorstore", reason="tensorstore is not installed")
 pytest.importorskip("zstandard", reason="zstandard is not installed")
@@ -29,26 +27,6 @@ URL = "s3://bucket/run/"
 RNG = np.random.default_rng(0)
 
 
-def sharded(chunks: list[int], inner: list[Any]) -> dict[str, Any]:
-    """The codec of chunks that have inner ones."""
-    return {
-        "name": "sharding_indexed",
-        "configuration": {
-            "chunk_shape": chunks,
-            "codecs": [BYTES, *inner],
-            "index_codecs": [BYTES, {"name": "crc32c"}],
-        },
-    }
-
-
-METADATA: dict[str, dict[str, Any]] = {
-    "plain": {"driver": "zarr", "metadata": {"compressor": None, "chunks": [16, 8]}},
-    "compressed": {"driver": "zarr", "metadata": {"compressor": {"id": "zstd"}, "chunks": [7, 5]}},
-    "large": {"driver": "zarr", "metadata": {"compressor": {"id": "zstd"}, "chunks": [64, 64]}},
-    "guarded": {"driver": "zarr3", "metadata": {"codecs": [BYTES, {"name": "crc32c"}]}},
-    "packed": {"driver": "zarr3", "metadata": {"codecs": [BYTES, {"name": "gzip"}]}},
-    "inner": {"driver": "zarr3", "metadata": {"codecs": [sharded([4, 4], [{"name": "zstd"}])]}},
-}
 shapes = st.tuples(st.integers(1, 4), st.integers(1, 4)).map(
     lambda pair: (4 * pair[0], 4 * pair[1])
 )
@@ -58,30 +36,6 @@ drawn = st.dictionaries(
     min_size=1,
     max_size=8,
 )
-
-
-def write(folder: Path, arrays: Mapping[str, Any], **config: Any) -> dict[str, Any]:
-    """Write arrays into a database, each as its name says; return them."""
-    base = {"driver": "file", "path": f"{folder}/"}
-    context = tensorstore.Context()
-    with tensorstore.Transaction(atomic=False) as transaction:
-        for key, values in arrays.items():
-            kind = METADATA[key.split(".")[0]]
-            spec = {
-                "driver": kind["driver"],
-                "kvstore": {"driver": "ocdbt", "base": base, "path": f"{key}/", "config": config},
-                "metadata": kind["metadata"],
-            }
-            opened = tensorstore.open(
-                spec,
-                create=True,
-                dtype=values.dtype,
-                shape=values.shape,
-                context=context,
-                transaction=transaction,
-            ).result()
-            opened[...] = values
-    return dict(arrays)
 
 
 def said(path: str | Path) -> Any:
@@ -99,7 +53,9 @@ def test_a_bucket_has_what_a_disk_has(
     """Of every codec, in nodes and in files: whole, in parts, and what verify says of each key."""
     folder = tmp_path_factory.mktemp("db")
     values = {key: RNG.random(shape) for key, shape in arrays.items()}
-    write(folder, values, max_inline_value_bytes=inline, max_decoded_node_bytes=node_nbytes)
+    write_database(
+        folder, values, max_inline_value_bytes=inline, max_decoded_node_bytes=node_nbytes
+    )
     bucket = in_memory(folder)
     with in_bucket(bucket):
         for path in (folder, URL):
@@ -113,20 +69,12 @@ def test_a_bucket_has_what_a_disk_has(
         assert said(folder) == said(URL)
 
 
-@pytest.mark.parametrize("case", ["written_here", "pytree_ocdbt_zarr3", "mesh_2x2x2", "subchunks"])
-def test_verify_says_of_a_bucket_what_it_says_of_a_disk(case: str) -> None:
-    """The chunks that have a checksum, and the ones whose structure is all that was compared."""
-    folder = GOLDEN / "orbax" / case / "ckpt"
-    with in_bucket(in_memory(folder)):
-        assert said(URL) == said(folder)
-
-
 @pytest.mark.parametrize("kind", ["large", "plain"])
 def test_a_database_that_is_replaced_while_it_is_read_is_found(kind: str, tmp_path: Path) -> None:
     """Its file of values is one of another checkpoint then; no value is of both."""
     keys = [f"{kind}.{number}" for number in range(3)]
     # Larger than what a read brings along.
-    old = write(tmp_path, {key: RNG.random((256, 256)) for key in keys})
+    old = write_database(tmp_path, {key: RNG.random((256, 256)) for key in keys})
     bucket = in_memory(tmp_path)
     with in_bucket(bucket), sv.open_checkpoint(URL) as reader:
         assert np.array_equal(reader.read(keys[0]), old[keys[0]])
@@ -140,7 +88,7 @@ def test_a_damaged_file_is_the_fault_of_its_keys(tmp_path: Path) -> None:
     """Chunks are read together, and those of the other file are right."""
     keys = ["large.0", "large.1"]
     for process, key in enumerate(keys):
-        write(tmp_path / f"ocdbt.process_{process}", {key: RNG.random((256, 256))})
+        write_database(tmp_path / f"ocdbt.process_{process}", {key: RNG.random((256, 256))})
     context = tensorstore.Context()
 
     def opened(folder: Path) -> Any:
@@ -169,7 +117,7 @@ def test_a_chunk_with_inner_ones_is_fetched_once(
 ) -> None:
     """Though some rows of it are decoded at a time."""
     monkeypatch.setattr(source_module, "_BAND_NBYTES", 1 << 10)
-    values = write(tmp_path, {"inner.0": RNG.random((256, 128))})
+    values = write_database(tmp_path, {"inner.0": RNG.random((256, 128))})
     bucket = in_memory(tmp_path)
     with in_bucket(bucket):
         assert np.array_equal(sv.load(URL)["inner.0"], values["inner.0"])
@@ -181,7 +129,7 @@ def test_a_chunk_with_inner_ones_is_fetched_once(
 def test_a_large_chunk_is_read_by_many_requests_at_once(tmp_path: Path) -> None:
     """One for each 4 MiB, and no byte twice."""
     METADATA["whole"] = {"driver": "zarr", "metadata": {"compressor": {"id": "zstd"}}}
-    values = write(tmp_path, {"whole.0": RNG.integers(0, 1 << 62, 1 << 20)})
+    values = write_database(tmp_path, {"whole.0": RNG.integers(0, 1 << 62, 1 << 20)})
     bucket = in_memory(tmp_path)
     size = sum(map(len, bucket.files.values()))
     with in_bucket(bucket):
@@ -199,20 +147,6 @@ def test_values_that_repeat_the_same_bytes_are_bounded(tmp_path: Path) -> None:
     bucket = MemoryBucket({f"run/{name}": octets for name, octets in files.items()})
     with in_bucket(bucket), pytest.raises(InvalidCheckpoint, match="MAX_PAYLOAD_EXPANSION"):
         sv.load(URL)
-
-
-def test_without_zstandard_the_error_names_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Uncompressed databases need neither it nor TensorStore."""
-    write(tmp_path, {"plain.0": RNG.random((16, 8))})
-    plain = GOLDEN / "orbax" / "written_here" / "ckpt"
-    wanted = sv.load(plain)
-    for module in ("zstandard", "tensorstore"):
-        monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingExtra, match=r"zstandard.*\[orbax\]"):
-        sv.load(tmp_path)
-    assert sv.load(plain).keys() == wanted.keys()
 
 
 MANY = {f"layer.{number}": RNG.random((64, 32)) for number in range(100)}

@@ -30,6 +30,7 @@ from shardvar.formats.torch.shares import Placement, Spread, held_regions, local
 from shardvar.layout.region import Region
 from shardvar.wire.opcode_writer import Call, Instance
 from shardvar.wire.plain import Global
+from spec_tests.helpers.damage import flip
 from spec_tests.helpers.torch_files import write_torch
 
 TORCH = "torch.distributed.tensor"
@@ -272,9 +273,7 @@ def test_a_reshard_compares_storages_of_which_its_tensors_are_parts(tmp_path: Pa
     source, target = tmp_path / "ck_world_size_2", tmp_path / "new"
     assert sv.reshard(source, target / "whole").num_tensors == 2
     file = Path(f"{source}_rank_1.pt")
-    octets = bytearray(file.read_bytes())
-    octets[octets.index(rows[6:].tobytes())] ^= 1
-    file.write_bytes(octets)
+    flip(file, file.read_bytes().index(rows[6:].tobytes()))
     with pytest.raises(
         CorruptCheckpoint, match=r"rank_1.pt: The 32 bytes at offset \d+, which hold 't', disagree"
     ):
@@ -293,9 +292,7 @@ def test_copies_that_differ_are_refused_and_damaged_ones_are_found(tmp_path: Pat
     assert np.array_equal(sv.load(path)["t"], ROWS) and sv.verify(path).ok
     # One bit of the second copy, which loading does not read.
     file = Path(f"{path}_rank_1.pt")
-    octets = bytearray(file.read_bytes())
-    octets[octets.index(ROWS.tobytes())] ^= 1
-    file.write_bytes(octets)
+    flip(file, file.read_bytes().index(ROWS.tobytes()))
     assert np.array_equal(sv.load(path)["t"], ROWS) and not sv.verify(path).ok
     other = ROWS + 1
     rank(tmp_path, 1, {"t": dtensor(other, (3, 2), (2,), (1,), replicate)}, other)

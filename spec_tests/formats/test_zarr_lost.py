@@ -63,13 +63,8 @@ def test_chunks_without_a_description_are_a_lost_array(
 
 
 def test_other_files_of_a_group_are_not_arrays(tmp_path: Path) -> None:
-    files = {
-        "README.md": b"",
-        "notes/today": b"",
-        "a/.DS_Store": b"",
-        ".zattrs": {},
-        "g/.zgroup": {"zarr_format": 2},
-    }
+    files: Any = dict.fromkeys(("README.md", "notes/today", "a/.DS_Store"), b"")
+    files |= {".zattrs": {}, "g/.zgroup": {"zarr_format": 2}}
     path = make(tmp_path / "g", group_v2(**files))
     assert sv.verify(path).ok and sv.load(path).keys() == {"a", "b"}
 
@@ -162,12 +157,8 @@ def test_a_shard_is_guarded_only_if_its_index_is(tmp_path: Path) -> None:
     for index_codecs, outcome in (([order, crc], "values match"), ([order], "not verifiable")):
         index = np.uint64([0, 12, 12, 12]).tobytes()
         index += CRC32C.compute(index).to_bytes(4, "little") * (outcome == "values match")
-        inner = {
-            "chunk_shape": [2],
-            "codecs": [order, crc],
-            "index_codecs": index_codecs,
-            "index_location": "end",
-        }
+        inner = {"chunk_shape": [2], "codecs": [order, crc], "index_location": "end"}
+        inner |= {"index_codecs": index_codecs}
         codecs = [{"name": "sharding_indexed", "configuration": inner}]
         described = described_v3(codecs=codecs, chunk_grid=grid(4))
         files = {"zarr.json": GROUP, "t/zarr.json": described, "t/c/0": b"".join([*octets, index])}

@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 
+import shardvar as sv
 from shardvar.formats.tensorflow.contents import slice_key
+from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 from spec_tests.helpers.native_checkpoints import hand_made
 from spec_tests.hostile import flax, ocdbt, onnx, zarr
 from spec_tests.hostile import torch as torch_file
@@ -65,6 +67,27 @@ def of_one_file(kind: str, path: str, **rows: Row) -> Iterator[Construct]:
     )
 
 
+# --- Keys of every format
+
+
+def saved(form: str, count: int) -> Files:
+    """A checkpoint of small tensors, as shardvar or the format's own row makes it."""
+    tensors = {f"key{number:08}": np.zeros(8, np.float32) for number in range(count)}
+    if make := EVIDENCE[form].make:
+        return make(tensors)
+    bucket = MemoryBucket()
+    with in_bucket(bucket):
+        sv.save(f"s3://bucket/{EVIDENCE[form].file or 'ck'}", tensors, format=form)
+    return dict(bucket.files)
+
+
+COUNTS = {"shardvar": 2000, "tensorflow": 500, "safetensors": 500, "npz": 500, "pt": 1000}
+COUNTS |= {"torch": 300, "zarr": 150, "orbax": 300, "gguf": 1000, "flax": 1000, "onnx": 1000}
+KEYS = [
+    Construct(f"keys {form}", EVIDENCE[form].file or "ck", partial(saved, form), count)
+    for form, count in (COUNTS | {"keras": 300}).items()
+]
+
 # --- TensorFlow
 
 _HEADER = proto((1, 1), (3, proto((1, 1))))
@@ -111,14 +134,11 @@ def tf_nested_blocks(count: int) -> Files:
     return files_of_bundle(octets)
 
 
-def of_keys(count: int, entry: bytes, data: bytes = bytes(16)) -> Files:
-    return bundle(*((b"key%08d" % number, entry) for number in range(count)), data=data)
-
-
 def tf_shared_payload(count: int) -> Files:
     """All tensors have the same bytes, which are as long as there are tensors."""
     data = bytes(16 * count)
-    return of_keys(count, bundle_entry((4 * count,), 16 * count, data=data), data)
+    entry = bundle_entry((4 * count,), 16 * count, data=data)
+    return bundle(*((b"key%08d" % number, entry) for number in range(count)), data=data)
 
 
 def tf_shapes(count: int) -> Files:
@@ -172,7 +192,6 @@ BUNDLES = constructs(
     key_prefixes=(2000, lambda n: shared_block(n, b"k" * 8 * n)),
     key_prefixes_of_allowed_keys=(2000, lambda n: shared_block(n, b"k" * 60_000)),
     nested_blocks=(1000, tf_nested_blocks),
-    keys=(500, lambda n: of_keys(n, bundle_entry())),
     shared_payload=(500, tf_shared_payload),
     shapes=(20000, tf_shapes),
     axes=(5000, lambda n: bundle((b"t", bundle_entry([1] * n)))),
@@ -280,11 +299,6 @@ GRAPHS = constructs(
 # --- safetensors
 
 
-def st_keys(count: int) -> bytes:
-    header = {f"key{k}": tensor(4 * k, 4 * k + 4, (1,)) for k in range(count)}
-    return safetensors(header, bytes(4 * count))
-
-
 def st_metadata(count: int) -> bytes:
     return safetensors({"__metadata__": {f"name{k}": "text" for k in range(count)}, "t": tensor()})
 
@@ -324,7 +338,6 @@ SAFETENSORS = [
     *of_one_file(
         "safetensors",
         "ck.safetensors",
-        keys=(500, st_keys),
         extents=(5000, lambda n: st_shape([2**62] * n, 16)),
         ones=(20000, lambda n: st_shape([1] * n, 4)),
         digits=(3000, lambda n: st_shape([10**4000] * (n // 100), 16)),
@@ -365,28 +378,11 @@ def npz_headers(count: int) -> bytes:
 NPZ = of_one_file(
     "npz",
     "ck.npz",
-    keys=(500, lambda n: archive(*(Member(f"key{k}.npy", npy()) for k in range(n)))),
     shared=(1000, lambda n: archive(*[Member("key.npy", npy())] * n, is_shared=True)),
     headers=(1000, npz_headers),
 )
 
 # --- native
-
-
-def native_keys(count: int) -> Files:
-    """Tensors of one element."""
-    zeros, ones = u32(*[0] * count), u32(*[1] * count)
-    keys = [b"key%08d" % number for number in range(count)]
-    columns = {
-        "key": b"".join(keys),
-        "key_nbytes": u32(*map(len, keys)),
-        "dtype": np.zeros(count, "u1"),
-        "rank": np.ones(count, "u1"),
-        "start": u64(*range(count)),
-        "offset": u64(*[0] * count),
-    }
-    columns |= dict.fromkeys(("shape", "extent", "nbytes"), u64(*[1] * count))
-    return native(hand_made({**columns, "count": ones, "file": zeros, "crc": zeros}), bytes(count))
 
 
 def native_rods(count: int) -> Files:
@@ -420,17 +416,11 @@ def native_rods(count: int) -> Files:
 NATIVE = constructs(
     "native",
     "ck",
-    keys=(2000, native_keys),
     rows=(3000, lambda n: native(native_slices(*((row % 4, 1) for row in range(n))))),
     rods=(4800, native_rods),
 )
 
 # --- gguf
-
-
-def gguf_keys(count: int) -> bytes:
-    infos = [Info(f"blk.{number}.weight", (8,), offset=32 * number) for number in range(count)]
-    return gguf(*infos, data=bytes(32 * count))
 
 
 def gguf_words(count: int) -> bytes:
@@ -454,7 +444,6 @@ GGUF = [
     *of_one_file(
         "gguf",
         "ck.gguf",
-        keys=(1000, gguf_keys),
         fields=(
             3000,
             lambda n: gguf(Info(), fields=[gguf_number(f"field {k}", k) for k in range(n)]),
@@ -532,18 +521,11 @@ TORCH = [
 # --- Zarr and Orbax
 
 
-def copies(files: Files, array: str, count: int) -> Files:
-    """The files with many copies of an array in its place."""
-    own = {name: files.pop(name) for name in [*files] if name.startswith(f"{array}/")}
-    for number in range(count):
-        files |= {name.replace(array, f"{array}{number}", 1): own[name] for name in own}
-    return files
-
-
 def zarr_axes(count: int) -> Files:
     """Arrays of 32 axes."""
     described = zarr.array(shape=[4] + [1] * 31, chunk_grid=zarr.grid(4, *[1] * 31))
-    return copies(zarr.zarr(described, **{"_".join(["c", *"0" * 32]): zarr.VALUES}), "t", count)
+    one = zarr.zarr(described, **{"_".join(["c", *"0" * 32]): zarr.VALUES})
+    return {name.replace("t/", f"t{n}/", 1): one[name] for n in range(count) for name in one}
 
 
 def zarr_files(count: int) -> Files:
@@ -570,17 +552,6 @@ def orbax_lost(count: int) -> Files:
     return zarr.orbax(*(zarr.leaf(f"t{number}") for number in range(count)))
 
 
-def orbax_database(count: int) -> Files:
-    """Leaves whose arrays are values in a node."""
-    files = zarr.orbax(*(zarr.leaf(f"t{number:06}") for number in range(count)), use_ocdbt=True)
-    described = files.pop("t/.zarray")
-    values: dict[str, bytes | ocdbt.Span] = {}
-    for number in range(count):
-        values |= {f"t{number:06}/.zarray": described, f"t{number:06}/0": zarr.VALUES[:8]}
-        values |= {f"t{number:06}/1": zarr.VALUES[8:]}
-    return {"_METADATA": files["_METADATA"]} | ocdbt.rooted(ocdbt.leaf(values, ("", "d/0")))
-
-
 def orbax_nodes(count: int) -> Files:
     """A node for each key, which is of no array."""
     keys = [f"k{number:06}" for number in range(count)]
@@ -600,7 +571,6 @@ ZARR = [
     *constructs(
         "zarr",
         "zarr.json",
-        arrays=(150, lambda n: copies(zarr.zarr(zarr.array(), c_0=zarr.VALUES), "t", n)),
         files=(500, zarr_files),
         absent=(2000, zarr_absent),
         axes=(20, zarr_axes),
@@ -609,8 +579,6 @@ ZARR = [
     *constructs(
         "orbax",
         "_METADATA",
-        leaves=(150, lambda n: copies(orbax_lost(n), "t", n)),
-        database=(300, orbax_database),
         nodes=(2000, orbax_nodes),
         files=(3000, orbax_files),
         lost=(2000, orbax_lost),
@@ -648,7 +616,6 @@ FLAX = [
     *of_one_file(
         "flax",
         "ck.msgpack",
-        arrays=(1000, lambda n: flax_keys(n, flax.array())),
         values=(3000, lambda n: flax_keys(n, 1)),
         list=(30_000, lambda n: flax.packed({"key": [*range(n)], "t": flax.array()})),
         empties=(30_000, lambda n: flax.packed({"maps": [{}] * n, "lists": [[]] * n})),
@@ -697,7 +664,6 @@ ONNX = [
     *of_one_file(
         "onnx",
         "ck.onnx",
-        tensors=(1000, lambda n: onnx.model(*(onnx.tensor(f"key{k}") for k in range(n)))),
         nodes=(5000, lambda n: onnx.model(onnx.tensor(), nodes=[onnx.node("n")] * n)),
         graphs=(10_000, onnx_graphs),
         varints=(100_000, onnx_varints),
@@ -759,7 +725,6 @@ KERAS = [
     *of_one_file(
         "keras",
         "ck.weights.h5",
-        keys=(300, keras_file),
         # Small arrays that h5py decodes one by one.
         decoded=(200, lambda n: keras_file(n, chunks=(2,))),
         links=(500, keras_links),
@@ -774,6 +739,19 @@ KERAS = [
 ]
 
 CONSTRUCTS = [
-    *(*BUNDLES, *GRAPHS, *SAFETENSORS, *NPZ, *TORCH, *GGUF, *ZARR, *FLAX, *ONNX, *KERAS, *NATIVE),
+    *(
+        *KEYS,
+        *BUNDLES,
+        *GRAPHS,
+        *SAFETENSORS,
+        *NPZ,
+        *TORCH,
+        *GGUF,
+        *ZARR,
+        *FLAX,
+        *ONNX,
+        *KERAS,
+        *NATIVE,
+    ),
     *(construct for row in EVIDENCE.values() for construct in row.growing),
 ]

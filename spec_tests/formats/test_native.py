@@ -27,12 +27,7 @@ from shardvar.wire.crc import CRC32C
 from spec_tests.helpers import native_checkpoints
 from spec_tests.helpers.damage import flip
 from spec_tests.helpers.format_protocol import read_payload
-from spec_tests.helpers.native_checkpoints import (
-    Piece,
-    assignment_of,
-    whole,
-    write,
-)
+from spec_tests.helpers.native_checkpoints import Piece, assignment_of, whole, write
 
 FIXED = NAMES[: NAMES.index(STRING)]
 KEYS = st.text(
@@ -66,10 +61,8 @@ def tensors(draw: st.DrawFn, key: str) -> list[Piece]:
         array[:] = elements
         return [whole(key, array.reshape(shape), STRING, draw(file))]
     size = numpy_dtype(dtype).itemsize
-    octets = np.frombuffer(
-        draw(st.binary(min_size=count * size, max_size=count * size)), np.dtype((np.void, size))
-    )
-    array = octets.reshape(shape)
+    octets = draw(st.binary(min_size=count * size, max_size=count * size))
+    array = np.frombuffer(octets, np.dtype((np.void, size))).reshape(shape)
     return [
         Piece(key, dtype, shape, region, array[region.slices].tobytes(), draw(file))
         for region in draw(cuts(shape))
@@ -86,10 +79,9 @@ def checkpoints(draw: st.DrawFn) -> list[Piece]:
 def pieces_of(source: NativeSource, entries: EntryTable) -> Iterator[Piece]:
     """The entries with their payloads, each checked against its checksum and those of its runs."""
     for row in range(len(entries)):
-        piece, payload = entries.slices[row], read_payload(source, entries, row)
-        yield Piece(
-            piece.key, piece.dtype, piece.full_shape, piece.region, payload, int(entries.file[row])
-        )
+        each, payload = entries.slices[row], read_payload(source, entries, row)
+        about = each.key, each.dtype, each.full_shape, each.region
+        yield Piece(*about, payload, int(entries.file[row]))
 
 
 def stored_order(pieces: list[Piece]) -> list[Piece]:
@@ -111,13 +103,11 @@ def test_what_was_written_is_read(scratch: Path, pieces: list[Piece]) -> None:
     write(scratch, "ck", pieces, files=3)
     source = FORMAT.open(LocalStorage(str(scratch)), "ck")
     expected = stored_order(pieces)
-    assert [
-        piece for table in source.index.scan() for piece in pieces_of(source, table)
-    ] == expected
+    found = [piece for table in source.index.scan() for piece in pieces_of(source, table)]
+    assert found == expected
     for key in {piece.key for piece in pieces}:
-        assert list(pieces_of(source, source.index.find(key))) == [
-            piece for piece in expected if piece.key == key
-        ]
+        wanted = [piece for piece in expected if piece.key == key]
+        assert list(pieces_of(source, source.index.find(key))) == wanted
         assert key not in source.index.faults
     assert not source.index.faults and not source.findings()
     by_the_book = [

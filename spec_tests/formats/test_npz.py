@@ -20,7 +20,6 @@ from shardvar.errors import (
 from shardvar.formats.npz import FORMAT
 from shardvar.storage.local import LocalStorage
 from shardvar.wire.npy import NPY_DTYPES
-from shardvar.wire.zip import build_central, build_end, build_local
 from spec_tests.helpers.format_protocol import (
     findings,
     open_path,
@@ -29,6 +28,8 @@ from spec_tests.helpers.format_protocol import (
     write_arrays,
 )
 from spec_tests.helpers.hypothesis_strategies import same
+from spec_tests.hostile.npz import Member
+from spec_tests.hostile.npz import archive as by_hand
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 KEYS = st.text(max_size=8).filter(lambda key: not set("\0/\\") & set(key)) | st.sampled_from(
@@ -152,14 +153,7 @@ def test_a_member_that_is_no_array_is_told_and_one_that_should_be_is_a_fault(
 
 def deflated(stored: bytes, crc: int, nbytes: int) -> bytes:
     """An archive of one member whose compressed bytes, CRC and size are these."""
-    frames = [
-        bytearray(build_local(64, b"x.npy", crc, nbytes)[:64]),
-        bytearray(build_central(0, b"x.npy", crc, nbytes)),
-    ]
-    for frame, at in zip(frames, (8, 10), strict=True):
-        frame[at : at + 2] = (8).to_bytes(2, "little")
-        frame[at + 10 : at + 14] = len(stored).to_bytes(4, "little")
-    return bytes(frames[0]) + stored + frames[1] + build_end(64 + len(stored), len(frames[1]), 1)
+    return by_hand(Member("x.npy", stored, 8, nbytes, crc))
 
 
 def test_a_small_file_does_not_ask_for_much_memory_by_claiming_fortran_order(

@@ -21,6 +21,7 @@ from shardvar.formats.zarr.database import DatabaseValues, read_values
 from shardvar.formats.zarr.files import DATABASE, Tree
 from shardvar.storage.local import LocalStorage
 from spec_tests.helpers.damage import flip
+from spec_tests.helpers.orbax_files import open_database
 from spec_tests.helpers.paths import GOLDEN
 from spec_tests.hostile import ocdbt
 
@@ -40,15 +41,6 @@ configs = st.fixed_dictionaries(
 )
 
 
-def opened(path: Path, config: Mapping[str, Any] | None = None, context: Any | None = None) -> Any:
-    place = {
-        "driver": "ocdbt",
-        "base": {"driver": "file", "path": f"{path}/"},
-        "config": dict(config or {}),
-    }
-    return tensorstore.KvStore.open(place, context=context or tensorstore.Context()).result()
-
-
 def commit(database: Any, changed: Mapping[bytes, bytes | None]) -> None:
     """Write a version with all these changes; None is a removal."""
     with tensorstore.Transaction(atomic=False) as transaction:
@@ -61,7 +53,7 @@ def commit(database: Any, changed: Mapping[bytes, bytes | None]) -> None:
 
 
 def as_tensorstore_reads(path: Path) -> dict[bytes, bytes]:
-    database = opened(path)
+    database = open_database(path)
     return {key: database[key] for key in database.list().result()}
 
 
@@ -87,7 +79,7 @@ def test_every_value_of_the_newest_version_is_found(
 ) -> None:
     """In trees of any height, of any settings, after versions that add, change and remove keys."""
     path = tmp_path_factory.mktemp("db")
-    database = opened(path, config)
+    database = open_database(path, config)
     for changed in versions:
         commit(database, changed)
     if not (path / DATABASE).exists():  # no version was needed
@@ -105,10 +97,10 @@ def test_databases_of_processes_that_were_merged_are_one(
     """As Orbax merges them: the values stay in the folder of the process that wrote them."""
     path = tmp_path_factory.mktemp("db")
     context = tensorstore.Context()
-    target = opened(path, merged, context)
+    target = open_database(path, merged, context)
     with tensorstore.Transaction(atomic=False) as transaction:
         for process, changed in enumerate(written):
-            own = opened(path / f"ocdbt.process_{process}", config, context)
+            own = open_database(path / f"ocdbt.process_{process}", config, context)
             commit(own, {key: value for key, value in changed.items() if value is not None})
             own.experimental_copy_range_to(target.with_transaction(transaction)).result()
     if not (path / DATABASE).exists():
@@ -135,7 +127,7 @@ def test_many_keys_in_a_tree_of_many_levels(tmp_path: Path) -> None:
         * (number % 5)
         for number in range(5000)
     }
-    commit(opened(tmp_path, config), wanted)
+    commit(open_database(tmp_path, config), wanted)
     values, found = as_read(tmp_path)
     assert found == wanted and len(values.bodies) > 100
 
@@ -143,7 +135,7 @@ def test_many_keys_in_a_tree_of_many_levels(tmp_path: Path) -> None:
 def test_nodes_become_as_much_as_they_and_the_index_have_bytes_for(tmp_path: Path) -> None:
     """Thousands of equal arrays take next to nothing in nodes; the index of Orbax names each."""
     commit(
-        opened(tmp_path, {"max_inline_value_bytes": 1 << 20}),
+        open_database(tmp_path, {"max_inline_value_bytes": 1 << 20}),
         {f"layer.{number:05}/0".encode(): bytes(10_000) for number in range(8000)},
     )
     with pytest.raises(InvalidCheckpoint, match="MAX_NODE_EXPANSION"):
@@ -182,7 +174,9 @@ def test_a_node_has_no_key_of_its_neighbours(second: str, tmp_path: Path) -> Non
 
 def test_every_changed_byte_of_nodes_is_noticed(tmp_path: Path) -> None:
     """And every cut, wherever it is."""
-    commit(opened(tmp_path, {"max_decoded_node_bytes": 60}), {b"a": b"1" * 90, b"b": b"2" * 200})
+    commit(
+        open_database(tmp_path, {"max_decoded_node_bytes": 60}), {b"a": b"1" * 90, b"b": b"2" * 200}
+    )
     paths = [path for path in tmp_path.rglob("*") if path.is_file()]
     whole = as_read(tmp_path)[1]
     for path in paths:

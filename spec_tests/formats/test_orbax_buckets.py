@@ -16,7 +16,7 @@ from shardvar.errors import CorruptCheckpoint, InvalidCheckpoint, StorageError
 from shardvar.formats.zarr import source as source_module
 from shardvar.storage.remote import AHEAD_NBYTES
 from spec_tests.helpers.memory_bucket import Dead, MemoryBucket, in_bucket, in_memory
-from spec_tests.helpers.orbax_files import METADATA, write_database
+from spec_tests.helpers.orbax_files import METADATA, open_database, write_database
 from spec_tests.hostile import ocdbt
 from spec_tests.hostile.zarr import VALUES, orbax
 
@@ -91,14 +91,9 @@ def test_a_damaged_file_is_the_fault_of_its_keys(tmp_path: Path) -> None:
         write_database(tmp_path / f"ocdbt.process_{process}", {key: RNG.random((256, 256))})
     context = tensorstore.Context()
 
-    def opened(folder: Path) -> Any:
-        base = {"driver": "file", "path": f"{folder}/"}
-        return tensorstore.KvStore.open({"driver": "ocdbt", "base": base}, context=context).result()
-
     for process in range(2):
-        opened(tmp_path / f"ocdbt.process_{process}").experimental_copy_range_to(
-            opened(tmp_path)
-        ).result()
+        own = open_database(tmp_path / f"ocdbt.process_{process}", context=context)
+        own.experimental_copy_range_to(open_database(tmp_path, context=context)).result()
     wanted = sv.load(tmp_path)
     bucket = in_memory(tmp_path)
     with in_bucket(bucket), sv.open_checkpoint(URL) as reader:

@@ -35,7 +35,7 @@ from shardvar.formats.tensorflow.contents import (
     encode_slices,
     slice_key,
 )
-from shardvar.layout.dtypes import NAMES
+from shardvar.layout.dtypes import ITEMSIZES, NAMES, code
 from shardvar.wire.crc import CRC32C, mask
 from shardvar.wire.protobuf import encode_bytes_field, encode_varint, encode_varint_field
 from shardvar.wire.sstable import encode_table
@@ -270,10 +270,8 @@ def test_a_big_endian_variant_is_a_fault() -> None:
 def test_big_endian_elements_are_turned_round_and_checked(dtype: str) -> None:
     header = encode_varint_field(1, 1) + encode_varint_field(2, 1)
     data = bytes(range(64))
-    unit = {"complex64": 4, "complex128": 8, "qint16": 2, "qint32": 4, "bfloat16": 2}.get(
-        dtype
-    ) or np.dtype(dtype).itemsize
-    size = {"complex64": 8, "complex128": 16}.get(dtype, unit)
+    size = int(ITEMSIZES[code(dtype)])
+    unit = size // 2 if dtype.startswith("complex") else size
     entry = BundleEntry(ENUMS[dtype], (32 // size,), 0, 16, 32, mask(CRC32C.compute(data[16:48])))
     good = FORMAT.open(bundle({b"t": entry}, data, header), "ck")
     buffer = bytearray(32)

@@ -36,35 +36,24 @@ GROUP = {"zarr_format": 3, "node_type": "group", "attributes": {"title": "é", "
 HALVES = {"t/c/0": np.float32([1, 2]).tobytes(), "t/c/1": np.float32([3, 4]).tobytes()}
 
 
-def test_raw_chunks_are_read_in_place_and_mapped(tmp_path: Path) -> None:
-    """Without TensorStore."""
-    path = make(tmp_path / "g", {"zarr.json": GROUP, "t/zarr.json": described_v3(), **HALVES})
-    with sv.open_checkpoint(path) as reader:
-        assert reader.entries().plain.all()
-        assert reader.metadata.user == {"title": "é", "n": "[1]"}
-        assert reader.read("t").tolist() == [1, 2, 3, 4] and reader.read(
-            "t", np.s_[1:3]
-        ).tolist() == [2, 3]
-    assert sv.load(path, mmap=True)["t"].tolist() == [1, 2, 3, 4]
-
-
-def test_a_raw_chunk_that_reaches_beyond_the_array_is_cut(tmp_path: Path) -> None:
-    """On the first axis it is a prefix of its file, on others it is decoded."""
-    first = described_v3(shape=[3])
+def test_raw_chunks_are_read_in_place_and_mapped_and_cut_at_the_end(tmp_path: Path) -> None:
+    """Without TensorStore. A chunk that reaches beyond the array is a prefix of its file on the
+    first axis, and on others it is decoded."""
     second = described_v3(shape=[2, 3], chunk_grid=grid(2, 2))
     blocks = np.float32([[1, 2, 3, 0], [4, 5, 6, 0]])
     files = {
         "u/c/0/0": np.ascontiguousarray(blocks[:, :2]).tobytes(),
         "u/c/0/1": blocks[:, 2:].copy().tobytes(),
     }
-    path = make(
-        tmp_path / "g",
-        {"zarr.json": GROUP, "t/zarr.json": first, **HALVES, "u/zarr.json": second, **files},
-    )
+    described = {"t/zarr.json": described_v3(shape=[3]), "u/zarr.json": second}
+    path = make(tmp_path / "g", {"zarr.json": GROUP, **described, **HALVES, **files})
     with sv.open_checkpoint(path) as reader:
+        assert reader.metadata.user == {"title": "é", "n": "[1]"}
         assert reader.read("t").tolist() == [1, 2, 3]
+        assert reader.read("t", np.s_[1:3]).tolist() == [2, 3]
         assert reader.read("u").tolist() == [[1, 2, 3], [4, 5, 6]]
         assert reader.entries().plain.tolist() == [True, True, True, False]
+    assert sv.load(path, ["t"], mmap=True)["t"].tolist() == [1, 2, 3]
 
 
 def test_without_a_fill_value_zeros_stand_for_an_absent_chunk(tmp_path: Path) -> None:

@@ -33,10 +33,10 @@ from shardvar.wire.crc import CRC32C
 from shardvar.wire.ocdbt import INLINE_NBYTES
 from shardvar.wire.zarr_metadata import NATIVE
 from spec_tests.helpers.format_protocol import GOLDEN, expectation
-from spec_tests.helpers.orbax_files import settled
+from spec_tests.helpers.orbax_files import open_database, settled
 from spec_tests.helpers.system_calls import snapshot
 
-tensorstore = pytest.importorskip("tensorstore", reason="tensorstore is not installed")
+pytest.importorskip("tensorstore", reason="tensorstore is not installed")
 
 FOLDERS = ["zarr", "orbax"]
 
@@ -172,23 +172,17 @@ def test_a_database_holds_small_chunks_in_nodes_and_others_in_the_files_of_the_p
 ) -> None:
     """TensorStore finds every chunk, whole, with its zeros; nodes have checksums."""
     path = tmp_path_factory.mktemp("ck") / "ck"
-    tensors = {
-        f"t{row}": np.random.default_rng(row).standard_normal((rows, 2))
-        for row, (rows, _) in enumerate(sizes)
-    }
-    cuts = {}
+    tensors, cuts, wanted = dict[str, Any](), dict[str, Any](), dict[bytes, bytes]()
     for row, (rows, step) in enumerate(sizes):
+        array = tensors[f"t{row}"] = np.random.default_rng(row).standard_normal((rows, 2))
         parts = [step] * (rows // step) + [rows % step] * (rows % step > 0)
         cuts[f"t{row}"] = sv.PartitionSpec(splits=[parts, [2]])
-    sv.save(path, tensors, format="orbax", partition=cuts or None, policy=policy)
-    place = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{path}/"}}
-    database = tensorstore.KvStore.open(place).result()
-    wanted = {}
-    for row, (rows, step) in enumerate(sizes):
         padded = np.zeros((-(-rows // step) * step, 2))
-        padded[:rows] = tensors[f"t{row}"]
+        padded[:rows] = array
         for number, chunk in enumerate(np.split(padded, len(padded) // step)):
             wanted[f"t{row}/{number}.0".encode()] = chunk.tobytes()
+    sv.save(path, tensors, format="orbax", partition=cuts or None, policy=policy)
+    database = open_database(path)
     found = {key: database[key] for key in database.list().result()}
     assert {key: value for key, value in found.items() if not key.endswith(b"/.zarray")} == wanted
     loaded = sv.load(path)

@@ -70,3 +70,14 @@ def write_database(folder: Path, arrays: Mapping[str, Any], **config: Any) -> di
             opened = tensorstore.open(spec, create=True, context=context, **how).result()
             opened[...] = values
     return dict(arrays)
+
+
+def open_database(
+    path: Path, config: Mapping[str, Any] | None = None, context: Any | None = None
+) -> Any:
+    """Return a database as TensorStore opens it."""
+    import tensorstore
+
+    base = {"driver": "file", "path": f"{path}/"}
+    place = {"driver": "ocdbt", "base": base, "config": dict(config or {})}
+    return tensorstore.KvStore.open(place, context=context or tensorstore.Context()).result()

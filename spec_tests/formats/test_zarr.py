@@ -18,7 +18,6 @@ from shardvar.errors import (
     ShardvarError,
 )
 from shardvar.formats.zarr.source import Ahead, Band
-from shardvar.wire.zarr_metadata import parse_array
 from spec_tests.helpers.format_protocol import GOLDEN
 from spec_tests.hostile.zarr import described_v2, described_v3, grid, leaf
 
@@ -179,24 +178,6 @@ def test_a_database_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
             assert np.array_equal(reader.read("int8"), right["int8"])
         except CheckpointError as error:
             assert "replaced" in str(error)
-
-
-def test_descriptions_of_both_versions_agree() -> None:
-    """The same array, in the words of either."""
-    old = parse_array(json.dumps(described_v2(fill_value=1.5)).encode(), 2)
-    new = parse_array(json.dumps(described_v3()).encode(), 3)
-    for field in (
-        "dtype",
-        "shape",
-        "chunk_shape",
-        "inner_shape",
-        "has_fill",
-        "is_raw",
-        "is_sharded",
-        "is_guarded",
-    ):
-        assert getattr(old, field) == getattr(new, field)
-    assert [*old.chunk_names()] == ["0", "1"] and [*new.chunk_names()] == ["c/0", "c/1"]
 
 
 def test_leaves_without_arrays_need_no_database(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import io
 import json
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from math import isqrt
 from typing import Any
@@ -51,20 +51,15 @@ Row = tuple[int, Callable[[int], Any]]
 
 
 def constructs(kind: str, path: str, **rows: Row) -> Iterator[Construct]:
-    """Yield constructs of several files, which are opened by one path."""
-    for name, (count, files) in rows.items():
-        yield Construct(f"{kind} {name.replace('_', ' ')}", path, files, count)
+    """Yield constructs that are opened by one path, which is that of the only file where a row
+    gives bytes."""
 
+    def files(make: Callable[[int], Files | bytes], count: int) -> Files:
+        made = make(count)
+        return {path: made} if isinstance(made, bytes) else made
 
-def of_one_file(kind: str, path: str, **rows: Row) -> Iterator[Construct]:
-    """Yield constructs whose rows give the bytes of the only file."""
-
-    def files(content: Callable[[int], bytes], count: int) -> Files:
-        return {path: content(count)}
-
-    return constructs(
-        kind, path, **{name: (count, partial(files, make)) for name, (count, make) in rows.items()}
-    )
+    for name, (count, make) in rows.items():
+        yield Construct(f"{kind} {name.replace('_', ' ')}", path, partial(files, make), count)
 
 
 # --- Keys of every format
@@ -335,7 +330,7 @@ def st_set_keys(count: int) -> Files:
 
 SHARD = "shard-{:05}-model-00001-of-00001.safetensors"
 SAFETENSORS = [
-    *of_one_file(
+    *constructs(
         "safetensors",
         "ck.safetensors",
         extents=(5000, lambda n: st_shape([2**62] * n, 16)),
@@ -375,7 +370,7 @@ def npz_headers(count: int) -> bytes:
     return archive(*map(member, range(count // 10)))
 
 
-NPZ = of_one_file(
+NPZ = constructs(
     "npz",
     "ck.npz",
     shared=(1000, lambda n: archive(*[Member("key.npy", npy())] * n, is_shared=True)),
@@ -441,7 +436,7 @@ def gguf_parts(count: int) -> Files:
 
 
 GGUF = [
-    *of_one_file(
+    *constructs(
         "gguf",
         "ck.gguf",
         fields=(
@@ -501,7 +496,7 @@ def dcp_hints(count: int) -> Files:
 RANKS = ("ck_world_size_1", "ck_world_size_1_rank_0.pt")
 TORCH = [
     *constructs("dcp", ".metadata", items=(300, dcp_items), hints=(1000, dcp_hints)),
-    *of_one_file(
+    *constructs(
         "pt",
         "ck.pt",
         keys=(1000, lambda n: of_one_tensor(torch_file.tensor(2, 2), n)),
@@ -613,7 +608,7 @@ def flax_set_files(count: int) -> bytes:
 
 
 FLAX = [
-    *of_one_file(
+    *constructs(
         "flax",
         "ck.msgpack",
         values=(3000, lambda n: flax_keys(n, 1)),
@@ -623,7 +618,7 @@ FLAX = [
         chunks=(2000, flax_chunks),
         refused=(1000, lambda n: flax_keys(n, flax.array(dtype="object"))),
     ),
-    *of_one_file("flax", "ck.msgpack.index.json", set_files=(500, flax_set_files)),
+    *constructs("flax", "ck.msgpack.index.json", set_files=(500, flax_set_files)),
 ]
 
 # --- onnx
@@ -660,20 +655,17 @@ def onnx_locations(count: int) -> Files:
     return {"ck.onnx": onnx.model(*tensors)}
 
 
-ONNX = [
-    *of_one_file(
-        "onnx",
-        "ck.onnx",
-        nodes=(5000, lambda n: onnx.model(onnx.tensor(), nodes=[onnx.node("n")] * n)),
-        graphs=(10_000, onnx_graphs),
-        varints=(100_000, onnx_varints),
-        texts=(20_000, onnx_texts),
-        duplicates=(3000, lambda n: onnx.model(*[onnx.tensor()] * n)),
-    ),
-    *constructs(
-        "onnx", "ck.onnx", external=(1000, onnx_external), locations=(1000, onnx_locations)
-    ),
-]
+ONNX = constructs(
+    "onnx",
+    "ck.onnx",
+    nodes=(5000, lambda n: onnx.model(onnx.tensor(), nodes=[onnx.node("n")] * n)),
+    graphs=(10_000, onnx_graphs),
+    varints=(100_000, onnx_varints),
+    texts=(20_000, onnx_texts),
+    duplicates=(3000, lambda n: onnx.model(*[onnx.tensor()] * n)),
+    external=(1000, onnx_external),
+    locations=(1000, onnx_locations),
+)
 
 # --- keras
 
@@ -722,36 +714,35 @@ def keras_set_layers(count: int) -> Files:
 
 
 KERAS = [
-    *of_one_file(
+    *constructs(
         "keras",
         "ck.weights.h5",
         # Small arrays that h5py decodes one by one.
         decoded=(200, lambda n: keras_file(n, chunks=(2,))),
         links=(500, keras_links),
     ),
-    *constructs("keras", "ck.weights.json", set_layers=(1000, keras_set_layers)),
-    *of_one_file(
+    *constructs(
         "keras",
         "ck.weights.json",
+        set_layers=(1000, keras_set_layers),
         # Files that are missing.
         set_files=(500, lambda n: keras_index(n, lambda k: f"ck_{k:05}.weights.h5")),
     ),
 ]
 
-CONSTRUCTS = [
-    *(
-        *KEYS,
-        *BUNDLES,
-        *GRAPHS,
-        *SAFETENSORS,
-        *NPZ,
-        *TORCH,
-        *GGUF,
-        *ZARR,
-        *FLAX,
-        *ONNX,
-        *KERAS,
-        *NATIVE,
-    ),
-    *(construct for row in EVIDENCE.values() for construct in row.growing),
+KINDS: list[Iterable[Construct]] = [
+    KEYS,
+    BUNDLES,
+    GRAPHS,
+    SAFETENSORS,
+    NPZ,
+    TORCH,
+    GGUF,
+    ZARR,
+    FLAX,
+    ONNX,
+    KERAS,
+    NATIVE,
 ]
+KINDS += [row.growing for row in EVIDENCE.values()]
+CONSTRUCTS = [construct for kind in KINDS for construct in kind]

@@ -1,5 +1,5 @@
-"""Format.remove: a checkpoint goes whole, the index first, and nothing of another's goes with
-it."""
+"""Format.remove: a checkpoint goes whole, the index first, and nothing of another's goes with it. And
+of one that another replaces while it is being opened, one of the two is read, whole."""
 
 import os
 from pathlib import Path
@@ -14,11 +14,14 @@ from shardvar.planning.policies import BalancedPolicy
 from shardvar.storage.local import LocalStorage
 from spec_tests.helpers.faulty_storage import (
     FORMATS,
+    NEW,
+    OLD,
     Fault,
     FaultyStorage,
     Killed,
     arrays,
     failing,
+    is_same,
     save,
 )
 
@@ -105,3 +108,32 @@ def test_files_of_a_set_without_any_index_are_nobodys_to_remove(tmp_path: Path) 
     there = sorted(os.listdir(tmp_path))
     remove(tmp_path, "safetensors set")
     assert sorted(os.listdir(tmp_path)) == there
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_of_two_checkpoints_one_is_read_whole(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another writer commits before any one of the files is opened."""
+    opens, number, is_over = LocalStorage.open, 0, False
+    found = []
+    while not is_over:
+        save(tmp_path, form, OLD, force=True)
+        count = 0
+
+        def open_and_write(storage: LocalStorage, name: str) -> Any:
+            nonlocal count
+            count += 1
+            if count == number + 1:  # noqa: B023 - called within this turn
+                with monkeypatch.context() as quiet:
+                    quiet.setattr(LocalStorage, "open", opens)
+                    save(tmp_path, form, NEW, force=True)
+            return opens(storage, name)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalStorage, "open", open_and_write)
+            values = sv.load(tmp_path / FORMATS[form][1])
+        found.append(is_same(values, NEW))
+        assert found[-1] or is_same(values, OLD)
+        number, is_over = number + 1, number >= count
+    assert found[0] and not found[-1]

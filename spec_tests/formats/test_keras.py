@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 import shardvar as sv
 from shardvar.cli import main
 from shardvar.errors import (
-    CheckpointError,
     CorruptCheckpoint,
     IncompleteCheckpoint,
     InvalidCheckpoint,
@@ -137,9 +136,9 @@ def test_fletcher32_by_itself_is_never_called_ok(tmp_path: Path) -> None:
     assert sv.verify(tmp_path / "m.h5").outcomes == {"a": "not verifiable"}
 
 
-def error_of(path: Path, key: str) -> ShardvarError:
+def faults(path: Path) -> dict[str, ShardvarError]:
     with sv.open_checkpoint(path) as reader:
-        return reader.faults[key]
+        return dict(reader.faults)
 
 
 def test_data_in_other_files_are_refused_and_the_files_not_opened(tmp_path: Path) -> None:
@@ -159,7 +158,7 @@ def test_data_in_other_files_are_refused_and_the_files_not_opened(tmp_path: Path
         (tmp_path / name).unlink()
         os.mkfifo(tmp_path / name)
     for key in ("stored", "virtual", "linked"):
-        error = error_of(tmp_path / "m.h5", key)
+        error = faults(tmp_path / "m.h5")[key]
         assert isinstance(error, UnsupportedError) and "not " in error.cause and error.remedy
     assert sv.load(tmp_path / "m.h5", ["good"])["good"].tolist() == [0, 1, 2]
 
@@ -218,7 +217,7 @@ def test_one_array_under_many_names_does_not_become_many_large_ones(tmp_path: Pa
             file.create_dataset("0", data=np.zeros(1 << 15), **how)  # type: ignore[arg-type]
             for number in range(1, 40):
                 file[str(number)] = file["0"]
-        assert isinstance(error_of(tmp_path / "m.h5", "39"), InvalidCheckpoint)
+        assert isinstance(faults(tmp_path / "m.h5")["39"], InvalidCheckpoint)
 
 
 def copy_set(directory: Path) -> Path:
@@ -232,7 +231,7 @@ def test_a_set_is_one_checkpoint_by_any_of_its_names(tmp_path: Path) -> None:
     for name in ("", "m", "m.weights.json", "m_00000.weights.h5", "m_00001.weights.h5"):
         assert len(sv.load(tmp_path / name)) == 6
     (tmp_path / "m_00001.weights.h5").unlink()
-    assert isinstance(error_of(tmp_path / "m.weights.json", "layers/dense_1/vars"), MissingFile)
+    assert isinstance(faults(tmp_path / "m.weights.json")["layers/dense_1/vars"], MissingFile)
     assert sv.load(tmp_path, ["layers/dense/vars/1"])["layers/dense/vars/1"].shape == (64,)
     with pytest.raises(MissingFile, match="m_00001"):
         sv.load(tmp_path)
@@ -276,11 +275,6 @@ def write(path: Path, kind: str = "bytes", libver: str = "earliest", lists: bool
                 inner.attrs["weight_names"] = names(weights, kind)
             for weight in weights:
                 inner[weight] = np.arange(3.0)
-
-
-def faults(path: Path) -> dict[str, CheckpointError]:
-    with sv.open_checkpoint(path) as reader:
-        return dict(reader.faults)
 
 
 KEY = "model_weights/dense/dense/bias:0"

@@ -39,7 +39,7 @@ from shardvar.layout.dtypes import ITEMSIZES, NAMES, code
 from shardvar.wire.crc import CRC32C, mask
 from shardvar.wire.protobuf import encode_bytes_field, encode_varint, encode_varint_field
 from shardvar.wire.sstable import encode_table
-from spec_tests.helpers.memory_storage import MemoryStorage
+from spec_tests.helpers.memory_format import MemoryStorage
 from spec_tests.helpers.tensor_bundles import open_golden
 
 INT64 = st.integers(0, 2**63 - 1) | st.integers(0, 300) | st.sampled_from([-1, -(2**63)])
@@ -134,7 +134,8 @@ def bundle(
     index = encode_table(
         [(b"", encode_header(1) if header is None else header), *sorted(encoded.items())]
     )
-    return MemoryStorage({"ck.index": index, "ck.data-00000-of-00001": data})
+    files = {"ck.index": bytearray(index), "ck.data-00000-of-00001": bytearray(data)}
+    return MemoryStorage(files)
 
 
 def zeros(shape: tuple[int, ...], offset: int = 0, **changes: Any) -> BundleEntry:

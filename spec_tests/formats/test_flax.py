@@ -1,6 +1,5 @@
 """Msgpack files of Flax: golden files of Flax, and files assembled value by value."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import shardvar as sv
 from shardvar.errors import CheckpointNotFound, InvalidCheckpoint, MissingFile, UnsupportedError
 from shardvar.formats.flax import FORMAT
 from shardvar.storage.local import LocalStorage
-from shardvar.wire.plain import literal_of
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 from spec_tests.hostile.flax import array, chunks, index, of, packed
 
@@ -43,31 +41,17 @@ def test_any_range_of_an_array_in_chunks_is_that_of_the_whole(
 
 
 def test_a_value_that_cannot_be_read_leaves_the_others_readable(tmp_path: Path) -> None:
-    tree = {
-        "bad": array(dtype="object"),
-        "far": msgpack.ExtType(9, b""),
-        "good": array(),
-        "0": 1,
-        0: 2,
-    }
+    tree: Any = {"bad": array(dtype="object"), "far": msgpack.ExtType(9, b""), "good": array()}
+    tree |= {"0": 1, 0: 2, "long": b"x" * ((1 << 20) + 1), "list": [b"x" * (2 << 20)]}
     path = write(tmp_path / "m.msgpack", tree)
     with sv.open_checkpoint(path) as reader:
-        assert {*reader} == {"bad", "far", "good", "0"} and {*reader.faults} == {"bad", "far", "0"}
+        faults = {*reader.faults}
+        assert {*reader} == {"good"} | faults and faults == {"bad", "far", "0", "long", "list"}
         assert not reader.read("good").any()
         with pytest.raises(UnsupportedError, match="object"):
             reader.read("bad")
         with pytest.raises(InvalidCheckpoint, match="Two values"):
             reader.read("0")
-
-
-def test_a_value_that_is_too_long_is_a_fault_of_its_key(tmp_path: Path) -> None:
-    path = write(
-        tmp_path / "m.msgpack",
-        {"long": b"x" * ((1 << 20) + 1), "list": [b"x" * (2 << 20)], "t": array()},
-    )
-    with sv.open_checkpoint(path) as reader:
-        assert {*reader.faults} == {"long", "list"}
-        assert not reader.read("t").any()
 
 
 def test_a_set_is_read_by_its_index_and_a_file_without_one_by_itself(tmp_path: Path) -> None:
@@ -98,12 +82,8 @@ def test_names_lead_to_checkpoints(tmp_path: Path) -> None:
         write(tmp_path / name, {"t": array()})
     (tmp_path / "checkpoint_3").write_bytes(b"text")
     storage = LocalStorage(str(tmp_path))
-    assert FORMAT.locate(storage, "") == [
-        "checkpoint_1",
-        "checkpoint_2",
-        "checkpoint_3",
-        "m.msgpack",
-    ]
+    names = ["checkpoint_1", "checkpoint_2", "checkpoint_3", "m.msgpack"]
+    assert FORMAT.locate(storage, "") == names
     assert FORMAT.locate(storage, "checkpoint_2") == ["checkpoint_2"]
     assert FORMAT.locate(storage, "checkpoint_3") == FORMAT.locate(storage, "x") == []
     assert FORMAT.locate(storage, "m") == ["m.msgpack"]
@@ -118,14 +98,3 @@ def test_large_arrays_are_jumped_over_in_a_bucket(tmp_path: Path) -> None:
     with in_bucket(bucket), sv.open_checkpoint("s3://bucket/run/m.msgpack") as reader:
         assert len(reader) == 4
     assert len(bucket.ranges) <= 8 and sum(nbytes for _, nbytes in bucket.ranges) < 3 << 20
-
-
-def test_every_value_has_the_literal_of_the_same_value_elsewhere(tmp_path: Path) -> None:
-    values = {"a": -1, "b": [1.5, {"c": "x"}], "d": b"\xff", "e": None, "f": [True, []]}
-    path = write(tmp_path / "m.msgpack", values)
-    found = {key: each.item().decode() for key, each in sv.load(path).items()}
-    assert found == {
-        "a": "-1", "b.0": "1.5", "b.1.c": "'x'", "d": literal_of(b"\xff"), "e": "None", "f": "[True, []]"
-    }  # fmt: skip
-    shutil.copy(path, tmp_path / "copy.msgpack")
-    assert sv.diff(path, tmp_path / "copy.msgpack").equal

@@ -6,8 +6,8 @@ A format that another package adds is held to the same sentences by being in the
 
 import os
 import pickle
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -38,15 +38,24 @@ from shardvar.formats.table import (
     format_of_name,
     formats_of,
 )
-from shardvar.layout.dtypes import ITEMSIZES, NAMES, PACKED_BITS, STRING, VARIANT, code, is_opaque
+from shardvar.layout.dtypes import (
+    ITEMSIZES,
+    NAMES,
+    PACKED_BITS,
+    STRING,
+    VARIANT,
+    code,
+    is_opaque,
+    numpy_dtype,
+)
 from shardvar.layout.region import Region
 from shardvar.limits import MAX_RANK
-from shardvar.planning.index import Metadata
-from shardvar.planning.slices import Assignment
+from shardvar.planning.index import EntryTable, Metadata
+from shardvar.planning.slices import Assignment, Capabilities
 from shardvar.storage.local import LocalStorage
 from shardvar.verbs.locate import _locate
 from shardvar.wire.sstable import TABLE_MAGIC
-from spec_tests.helpers.format_protocol import GOLDEN, open_path, read_payload
+from spec_tests.helpers.format_protocol import GOLDEN, open_path, read_payload, write_aside
 from spec_tests.helpers.native_checkpoints import Piece, assignment_of, whole
 from spec_tests.helpers.native_checkpoints import cut as parts_of
 from spec_tests.helpers.orbax_files import settled
@@ -61,9 +70,92 @@ WRITTEN = [name for name in format_names() if format_named(name).capabilities.dt
 READ_ONLY = sorted({*format_names()}.difference(WRITTEN))
 
 
-@pytest.fixture(params=WRITTEN)
-def form(request: pytest.FixtureRequest) -> Format:
-    return format_named(request.param)
+@dataclass(frozen=True)
+class Place:
+    """A format that writes, and an empty folder."""
+
+    form: Format
+    storage: LocalStorage
+
+    @property
+    def can(self) -> Capabilities:
+        return self.form.capabilities
+
+    def called(self, name: str) -> str:
+        """The name of a checkpoint in its directory: a folder's only checkpoint is called by its
+        index."""
+        return self.can.folder_index or name
+
+    def locate(self, name: str) -> list[str]:
+        return self.form.locate(self.storage, name)
+
+    def sample(self) -> list[Piece]:
+        """A tensor of every dtype that the format says it holds, and of every shape that anybody trips
+        over."""
+        held = sorted(self.can.dtypes)
+        pieces = [
+            whole(f"dtypes/{name}", np.arange(4) % 2, name) for name in filter(is_number, held)
+        ]
+        for name in filter(is_opaque, held):
+            # safetensors writes these elements of PyTorch as the two of four bits that each is.
+            if name != VARIANT and (self.form.name, name) != ("safetensors", "float4_e2m1fn_x2"):
+                octets = bytes(range(4 * int(ITEMSIZES[code(name)]) or PACKED_BITS[name] // 2))
+                pieces.append(Piece(f"opaque/{name}", name, (4,), Region((0,), (4,)), octets))
+        if STRING in held:
+            pieces += [whole("strings", [[b"a", b""], [b"\x00\xff", b"long " * 40]], STRING)]
+            pieces += [whole("no strings", np.empty((2, 0), object), STRING)]
+        if VARIANT in held:
+            pieces += [Piece(VARIANT, VARIANT, (), Region((), ()), b"\x02hi\x00\x00\x00\x00")]
+        pieces += [whole("scalar", np.float64(2.5)), whole("empty", np.zeros((0, 3), np.float32))]
+        pieces += [
+            whole("long", np.arange(70000, dtype=np.int64)),
+            whole("odd é name .-0", np.ones((1, 1, 2), np.uint8)),
+        ]
+        return pieces
+
+    def spread(self, count: int = 3) -> list[Piece]:
+        """Tensors of the same size and different bytes in several files, two in each, or in one where
+        one is all."""
+        files = count if self.can.many_files else 1
+        return [
+            whole(f"t{number}", np.full((5, 4), number + 1, np.float32), file=number % files)
+            for number in range(2 * count)
+        ]
+
+    def write_files(
+        self, name: str, pieces: Sequence[Piece], generation: str, files: int | None = None
+    ) -> tuple[Sink, list[FileChecksums], Assignment]:
+        """Everything that comes before the commit. In formats whose slices are files, each piece is
+        in a file by itself."""
+        if self.can.is_grid:
+            pieces = [replace(piece, file=number) for number, piece in enumerate(pieces)]
+        assignment, metadata = assignment_of(pieces, files), Metadata("d", "w", {"k": "v"})
+        how = assignment, [piece.payload for piece in pieces], metadata, generation
+        return *write_aside(self.form, self.storage, self.called(name), *how), assignment
+
+    def write(
+        self, name: str, pieces: Sequence[Piece], generation: str = "g1", files: int | None = None
+    ) -> Source:
+        """Write a checkpoint, locate it by the name that it was given, and open it."""
+        sink, checksums, _ = self.write_files(name, pieces, generation, files)
+        sink.commit(checksums)
+        return self.reopen(name)
+
+    def reopen(self, name: str) -> Source:
+        (found,) = self.locate(self.called(name))
+        return self.form.open(self.storage, found)
+
+    def write_and_read(self, name: str, pieces: Sequence[Piece], files: int | None = None) -> None:
+        """Fail unless keys, dtypes, shapes, regions and payloads come back."""
+        source = self.write(name, pieces, files=files)
+        assert contents(source) == expected(pieces) and dict(source.index.faults) == {}
+        source.close()
+
+    def refuse(self, pieces: Sequence[Piece], words: str = "") -> None:
+        """Fail unless the pieces are refused before a byte is written."""
+        with pytest.raises(UnsupportedError, match=words or None):
+            self.form.create(self.storage, "ck", assignment_of(pieces), Metadata(), "g1")
+        assert self.storage.names() == []
 
 
 @pytest.fixture
@@ -71,150 +163,19 @@ def storage(tmp_path: Path) -> LocalStorage:
     return LocalStorage(str(tmp_path))
 
 
-def called(form: Format, name: str) -> str:
-    """The name of a checkpoint in its directory: a folder's only checkpoint is called by its
-    index."""
-    return form.capabilities.folder_index or name
-
-
-def sample(form: Format) -> list[Piece]:
-    """A tensor of every dtype that the format says it holds, and of every shape that anybody trips
-    over."""
-    held = form.capabilities.dtypes
-    pieces = [
-        whole(f"dtypes/{name}", np.arange(4) % 2, name)
-        for name in NAMES
-        if name in held and is_number(name)
-    ]
-    pieces += [
-        Piece(
-            f"opaque/{name}",
-            name,
-            (4,),
-            Region((0,), (4,)),
-            bytes(range(4 * int(ITEMSIZES[code(name)]) or PACKED_BITS[name] // 2)),
-        )
-        for name in NAMES
-        if name in held
-        and is_opaque(name)
-        and name != VARIANT
-        # safetensors writes these elements of PyTorch as the two of four bits that each is.
-        and (form.name, name) != ("safetensors", "float4_e2m1fn_x2")
-    ]
-    if STRING in held:
-        pieces += [whole("strings", [[b"a", b""], [b"\x00\xff", b"long " * 40]], STRING)]
-        pieces += [whole("no strings", np.empty((2, 0), object), STRING)]
-    if VARIANT in held:
-        pieces += [Piece(VARIANT, VARIANT, (), Region((), ()), b"\x02hi\x00\x00\x00\x00")]
-    pieces += [whole("scalar", np.float64(2.5)), whole("empty", np.zeros((0, 3), np.float32))]
-    pieces += [
-        whole("long", np.arange(70000, dtype=np.int64)),
-        whole("odd é name .-0", np.ones((1, 1, 2), np.uint8)),
-    ]
-    return pieces
+@pytest.fixture(params=WRITTEN)
+def place(request: pytest.FixtureRequest, storage: LocalStorage) -> Place:
+    return Place(format_named(request.param), storage)
 
 
 def is_number(name: str) -> bool:
     return bool(ITEMSIZES[code(name)]) and not is_opaque(name)
 
 
-def halves(dtype: str, key: str = "halves") -> list[Piece]:
+def halves(dtype: str) -> list[Piece]:
     """A tensor of four rows in two slices."""
-    table = whole(key, np.arange(12).reshape(4, 3) % 2, dtype)
-    size = len(table.payload) // 2
-    return [
-        Piece(
-            key,
-            dtype,
-            (4, 3),
-            Region((start, 0), (2, 3)),
-            table.payload[start // 2 * size :][:size],
-        )
-        for start in (0, 2)
-    ]
-
-
-def spread(form: Format, count: int = 3) -> list[Piece]:
-    """Tensors of the same size and different bytes in several files, two in each, or in one where
-    one is all."""
-    files = count if form.capabilities.many_files else 1
-    return [
-        whole(f"t{number}", np.full((5, 4), number + 1, np.float32), file=number % files)
-        for number in range(2 * count)
-    ]
-
-
-def dealt(form: Format, pieces: Sequence[Piece]) -> list[Piece]:
-    """The pieces, each in a file by itself in formats whose slices are files."""
-    if not form.capabilities.is_grid:
-        return [*pieces]
-    return [replace(piece, file=number) for number, piece in enumerate(pieces)]
-
-
-def write_files(
-    form: Format,
-    storage: LocalStorage,
-    name: str,
-    pieces: Sequence[Piece],
-    generation: str,
-    files: int | None = None,
-) -> tuple[Sink, list[FileChecksums], Assignment]:
-    """Everything that comes before the commit, as the engine does it."""
-    assignment = assignment_of(dealt(form, pieces), files)
-    sink = form.create(
-        storage, called(form, name), assignment, Metadata("d", "w", {"k": "v"}), generation
-    )
-    checksums = []
-    for number in range(assignment.num_files):
-        rows = np.flatnonzero(assignment.file == number)
-        file = storage.create(sink.asides[number])
-        for row in rows.tolist():
-            file.write(int(sink.start[row]), pieces[row].payload)
-        checksums.append(take_checksums(sink, [pieces[row] for row in rows.tolist()]))
-        slices = assignment.slices.take(rows)
-        for start, octets in sink.writer.frame(slices, sink.start[rows], checksums[-1]):
-            file.write(start, octets)
-        file.close()
-    return sink, checksums, assignment
-
-
-def take_checksums(sink: Sink, pieces: Sequence[Piece]) -> FileChecksums:
-    crc, run = sink.writer.crc, sink.writer.run_nbytes
-    payload, runs = [], []
-    for piece in pieces:
-        octets = memoryview(piece.payload)
-        if crc is None:
-            payload.append(0)
-            continue
-        is_whole = not ITEMSIZES[code(piece.dtype)] and not run
-        payload.append(
-            sink.writer.checksum_whole(piece.dtype, piece.region.size, octets)
-            if is_whole
-            else crc.compute(octets)
-        )
-        runs += (
-            [crc.compute(octets[at : at + run]) for at in range(0, len(octets), run)] if run else []
-        )
-    return FileChecksums(np.array(payload, np.int64), np.array(runs, np.uint32))
-
-
-def write(
-    form: Format,
-    storage: LocalStorage,
-    name: str,
-    pieces: Sequence[Piece],
-    generation: str = "g1",
-    files: int | None = None,
-) -> Source:
-    """Write a checkpoint, locate it by the name that it was given, and open it."""
-    sink, checksums, _ = write_files(form, storage, name, pieces, generation, files)
-    sink.commit(checksums)
-    return reopen(form, storage, name)
-
-
-def reopen(form: Format, storage: LocalStorage, name: str) -> Source:
-    (found,) = form.locate(storage, called(form, name))
-    return form.open(storage, found)
+    array = (np.arange(12).reshape(4, 3) % 2).astype(numpy_dtype(dtype))
+    return parts_of("halves", array, Region((0, 0), (2, 3)), Region((2, 0), (2, 3)))
 
 
 def contents(source: Source) -> Payloads:
@@ -244,29 +205,39 @@ def outcome(source: Source, key: str) -> bytes | Exception:
         return error
 
 
-def refuse(form: Format, storage: LocalStorage, pieces: Sequence[Piece], words: str = "") -> None:
-    """Fail unless the pieces are refused before a byte is written."""
-    with pytest.raises(UnsupportedError, match=words or None):
-        form.create(storage, "ck", assignment_of(pieces), Metadata(), "g1")
-    assert storage.names() == []
+def described(entries: EntryTable, rows: Iterable[int]) -> list[tuple[Any, ...]]:
+    columns = entries.file, entries.start, entries.checksum, entries.plain
+    return [(entries.slices[row], *(column[row] for column in columns)) for row in rows]
 
 
-def write_and_read(form: Format, storage: LocalStorage, name: str, pieces: Sequence[Piece]) -> None:
-    """Fail unless keys, dtypes, shapes, regions and payloads come back."""
-    source = write(form, storage, name, pieces)
-    assert contents(source) == expected(pieces)
-    assert dict(source.index.faults) == {}
-    source.close()
-
-
-@pytest.mark.parametrize("name", READ_ONLY)
-def test_a_format_that_is_only_read_refuses_to_write_and_to_remove(
-    name: str, storage: LocalStorage
-) -> None:
-    form = format_named(name)
-    refuse(form, storage, [whole("t", np.arange(3))], name)
-    with pytest.raises(UnsupportedError, match=name):
-        form.remove(storage, "ck")
+def check_reads(source: Source) -> None:
+    """A key is found with its rows of a scan, which are in one table, and any part of any payload is
+    read in any order: to go back in an entry that is not plain is to begin anew. Of a plain entry,
+    ``read_span`` and ``map`` at its place give what ``read_into`` gives."""
+    seen: set[str] = set()
+    for entries in source.index.scan():
+        keys = [entries.slices.key(row) for row in range(len(entries))]
+        assert seen.isdisjoint(keys)
+        seen.update(keys)
+        for key in {*keys}:
+            found = source.index.find(key)
+            rows = [row for row, other in enumerate(keys) if other == key]
+            assert described(found, range(len(found))) == described(entries, rows)
+        for row in range(len(entries)):
+            payload = read_payload(source, entries, row)
+            file, begin, nbytes = int(entries.file[row]), int(entries.start[row]), len(payload)
+            for start, stop in ((2, 5), (nbytes // 3, nbytes), (nbytes - 1, nbytes), (1, 2)):
+                if not 0 <= start < stop <= nbytes:
+                    continue
+                part, span = bytearray(stop - start), bytearray(stop - start)
+                source.read_into(entries, row, start, memoryview(part))
+                assert part == payload[start:stop]
+                if entries.plain[row]:
+                    source.read_span(file, begin + start, memoryview(span))
+                    assert span == part == source.map(file)[begin + start : begin + stop]
+    assert seen and dict(source.index.faults) == {} and source.map(0).readonly
+    with pytest.raises(UnknownKey, match="no such key"):
+        source.index.find("no such key")
 
 
 @pytest.mark.parametrize("name", format_names())
@@ -274,54 +245,30 @@ def test_what_another_program_wrote_is_found_by_key_and_read_in_parts(name: str)
     """The golden checkpoint of each format, also of those that are only read."""
     assert name in EVIDENCE, "add a row EVIDENCE to a module of spec_tests/hostile"
     source = open_path(format_named(name), GOLDEN / EVIDENCE[name].golden)
-    keys: set[str] = set()
-    for entries in source.index.scan():
-        for row in range(len(entries)):
-            key, payload = entries.slices.key(row), read_payload(source, entries, row)
-            found = source.index.find(key)
-            assert entries.slices[row] in [found.slices[other] for other in range(len(found))]
-            keys.add(key)
-            for start, stop in ((len(payload) // 2, len(payload)), (0, 1)):
-                part = bytearray(len(payload[start:stop]))
-                source.read_into(entries, row, start, memoryview(part))
-                assert part == payload[start:stop]
-    assert keys and dict(source.index.faults) == {}
-    with pytest.raises(UnknownKey, match="no such key"):
-        source.index.find("no such key")
+    check_reads(source)
     source.close()
 
 
-def test_what_is_written_is_read(form: Format, storage: LocalStorage) -> None:
-    """Of everything that the capabilities name."""
-    write_and_read(form, storage, "ck", sample(form))
+def test_what_is_written_is_read(place: Place) -> None:
+    """Of everything that the capabilities name; and the metadata of the user."""
+    cut = halves("float32") if "float32" in place.can.slice_dtypes else []
+    pieces = [*place.sample(), *cut]
+    source = place.write("ck", pieces)
+    assert contents(source) == expected(pieces)
+    assert source.index.metadata.user == ({"k": "v"} if place.can.holds_texts else {})
+    check_reads(source)
+    source.close()
 
 
-def test_a_checkpoint_of_nothing_is_a_checkpoint(form: Format, storage: LocalStorage) -> None:
+def test_a_checkpoint_of_nothing_is_a_checkpoint(place: Place) -> None:
     """Whether the policy made no file or an empty one."""
     for files in (0, 1):
-        source = write(form, storage, f"ck{files}", [], files=files)
-        assert contents(source) == {} and len(source.index.faults) == 0
-        source.close()
+        place.write_and_read(f"ck{files}", [], files)
 
 
-NAMES_OF_FILES = st.lists(
-    st.sampled_from(
-        [
-            "a",
-            "ck",
-            ".npz",
-            ".index",
-            ".svindex",
-            ".svdata-1f",
-            ".data",
-            ".safetensors",
-            ".index.json",
-        ]
-    )
-    | st.sampled_from(["-00000-of-00001", "-00001-of-00002", "-", "/"]),
-    min_size=1,
-    max_size=4,
-).map(lambda words: "".join(words).replace("/", "x"))
+PARTS_OF_NAMES = "a ck x - .npz .index .svindex .svdata-1f .data .safetensors .index.json".split()
+PARTS_OF_NAMES += ["-00000-of-00001", "-00001-of-00002"]
+NAMES_OF_FILES = st.lists(st.sampled_from(PARTS_OF_NAMES), min_size=1, max_size=4).map("".join)
 
 
 @given(files=st.lists(NAMES_OF_FILES, max_size=4, unique=True), name=NAMES_OF_FILES | st.just(""))
@@ -363,84 +310,70 @@ def test_a_path_means_the_same_whether_some_formats_are_asked_or_all(part: int) 
             assert some == of_all, (folder, name)
 
 
-def test_files_are_as_many_as_the_capabilities_allow(form: Format, storage: LocalStorage) -> None:
+def test_files_are_as_many_as_the_capabilities_allow(place: Place) -> None:
     pieces = [whole(f"t{number}", np.arange(9), file=number % 3) for number in range(7)]
-    if not form.capabilities.many_files:
-        refuse(form, storage, pieces)
+    if not place.can.many_files:
+        place.refuse(pieces)
         return
-    if form.capabilities.is_separate:
-        refuse(form, storage, pieces, "a file for each slice")
-    source = write(form, storage, "ck", pieces)
+    if place.can.is_separate:
+        place.refuse(pieces, "a file for each slice")
+    source = place.write("ck", pieces)
     assert contents(source) == expected(pieces)
     # A database of Orbax is one for its readers.
-    one = 7 if form.capabilities.is_separate else 3
-    assert len(source.index.files) == (1 if form.name == "orbax" else one)
+    one = 7 if place.can.is_separate else 3
+    assert len(source.index.files) == (1 if place.form.name == "orbax" else one)
     source.close()
 
 
-def test_what_cannot_be_held_is_refused_before_a_byte_is_written(
-    form: Format, storage: LocalStorage
-) -> None:
-    """Each dtype that the capabilities do not name, named in the error."""
-    for name in set(NAMES) - form.capabilities.dtypes:
-        nbytes = max(1, int(ITEMSIZES[code(name)]))
-        piece = Piece("key of it", name, (1,), Region((0,), (1,)), bytes(nbytes))
-        refuse(form, storage, [piece], "key of it")
+def test_slices_are_held_of_the_dtypes_that_are_named_and_of_no_other(place: Place) -> None:
+    """What cannot be held is refused before a byte is written, with its key."""
+    capabilities = place.can
+    for name in NAMES:
+        if name in capabilities.dtypes and is_number(name):
+            if name not in capabilities.slice_dtypes:
+                place.refuse(halves(name), "halves")
+        else:
+            assert name not in capabilities.slice_dtypes or is_opaque(name)
+        if name not in capabilities.dtypes:
+            nbytes = max(1, int(ITEMSIZES[code(name)]))
+            place.refuse([Piece(name, name, (1,), Region((0,), (1,)), bytes(nbytes))], name)
+    for name in sorted(capabilities.dtypes & capabilities.slice_dtypes):
+        if is_number(name):
+            place.write_and_read("ck", halves(name))
 
 
-@pytest.mark.parametrize("dtype", NAMES)
-def test_slices_are_held_of_the_dtypes_that_are_named_and_of_no_other(
-    form: Format, storage: LocalStorage, dtype: str
-) -> None:
-    capabilities = form.capabilities
-    if dtype not in capabilities.dtypes or not ITEMSIZES[code(dtype)] or is_opaque(dtype):
-        assert dtype not in capabilities.slice_dtypes or is_opaque(dtype)
-        return
-    if dtype in capabilities.slice_dtypes:
-        write_and_read(form, storage, "ck", halves(dtype))
-    else:
-        refuse(form, storage, halves(dtype), "halves")
-
-
-def test_slices_have_as_many_axes_as_the_capabilities_allow(
-    form: Format, storage: LocalStorage
-) -> None:
-    most = form.capabilities.max_slice_rank
-    for rank in {1, most, most + 1} if form.capabilities.slice_dtypes else {1}:
+def test_slices_have_as_many_axes_as_the_capabilities_allow(place: Place) -> None:
+    most = place.can.max_slice_rank
+    for rank in {1, most, most + 1} if place.can.slice_dtypes else {1}:
         if not 0 < rank <= MAX_RANK:
             continue
         array = np.arange(4, dtype=np.float32).reshape((4,) + (1,) * (rank - 1))
         rest = (0,) * (rank - 1), (1,) * (rank - 1)
-        first = 3 if form.capabilities.is_grid else 1
-        pieces = parts_of(
-            "k",
-            array,
-            Region((0, *rest[0]), (first, *rest[1])),
-            Region((first, *rest[0]), (4 - first, *rest[1])),
-        )
+        first = 3 if place.can.is_grid else 1
+        cuts = (0, first), (first, 4 - first)
+        regions = [Region((at, *rest[0]), (size, *rest[1])) for at, size in cuts]
+        pieces = parts_of("k", array, *regions)
         if rank <= most:
-            write_and_read(form, storage, f"ck{rank}", pieces)
+            place.write_and_read(f"ck{rank}", pieces)
         else:
             with pytest.raises(UnsupportedError):
-                form.create(storage, f"ck{rank}", assignment_of(pieces), Metadata(), "g1")
+                place.write_files(f"ck{rank}", pieces, "g1")
 
 
-def test_empty_slices_are_held_or_refused(form: Format, storage: LocalStorage) -> None:
+def test_empty_slices_are_held_or_refused(place: Place) -> None:
     """A slice without elements, beside others of its tensor."""
     pieces = parts_of("k", np.arange(3, dtype=np.float32), Region((0,), (0,)), Region((0,), (3,)))
-    if form.capabilities.empty_slices:
-        write_and_read(form, storage, "ck", pieces)
+    if place.can.empty_slices:
+        place.write_and_read("ck", pieces)
     else:
-        refuse(form, storage, pieces)
+        place.refuse(pieces)
 
 
-def test_placements_are_disjoint_and_rise_and_lie_within_the_file(
-    form: Format, storage: LocalStorage
-) -> None:
+def test_placements_are_disjoint_and_rise_and_lie_within_the_file(place: Place) -> None:
     """Payloads and what frames them: no byte of a file is claimed twice, and none lies past its
     end."""
-    pieces = [*sample(form), *spread(form)]
-    sink, checksums, assignment = write_files(form, storage, "ck", pieces, "g1")
+    pieces = [*place.sample(), *place.spread()]
+    sink, checksums, assignment = place.write_files("ck", pieces, "g1")
     for number in range(assignment.num_files):
         rows = np.flatnonzero(assignment.file == number)
         start, nbytes = sink.start[rows], assignment.slices.nbytes[rows]
@@ -453,106 +386,99 @@ def test_placements_are_disjoint_and_rise_and_lie_within_the_file(
         stops = [0, *(begin + size for begin, size in sorted(span for span in spans if span[1]))]
         begins = sorted(begin for begin, size in spans if size)
         assert all(stop <= begin for stop, begin in zip(stops, begins, strict=False))
-        file = storage.open(sink.asides[number])
+        file = place.storage.open(sink.asides[number])
         assert max(stops) == file.size
         file.close()
     assert len(set(sink.asides)) == len(sink.asides)
 
 
-def test_nothing_is_there_before_the_commit(form: Format, storage: LocalStorage) -> None:
+def test_nothing_is_there_before_the_commit(place: Place) -> None:
     """Neither to who knows the name nor to who lists the directory; and an old checkpoint stays
     what it is."""
-    write_files(form, storage, "ck", spread(form), "g1")
-    assert form.locate(storage, called(form, "ck")) == form.locate(storage, "") == []
-    for name in storage.names():
+    place.write_files("ck", place.spread(), "g1")
+    assert place.locate(place.called("ck")) == place.locate("") == []
+    for name in place.storage.names():
         # Who names a file that stands aside may be shown that file, and nothing else.
-        assert form.locate(storage, name) in ([], [name])
+        assert place.locate(name) in ([], [name])
     old = [whole("old", np.arange(5))]
-    write(form, storage, "ck", old).close()
-    (found,) = form.locate(storage, "")
-    write_files(form, storage, "ck", spread(form), "g3")
-    assert form.locate(storage, "") == form.locate(storage, called(form, "ck")) == [found]
-    source = form.open(storage, found)
+    place.write("ck", old).close()
+    (found,) = place.locate("")
+    place.write_files("ck", place.spread(), "g3")
+    assert place.locate("") == place.locate(place.called("ck")) == [found]
+    source = place.form.open(place.storage, found)
     assert contents(source) == expected(old)
     source.close()
 
 
-def test_a_commit_removes_what_it_replaces_and_what_dead_writers_left(
-    form: Format, storage: LocalStorage
-) -> None:
+def test_a_commit_removes_what_it_replaces_and_what_dead_writers_left(place: Place) -> None:
     """The files of the directory are those that one clean write makes, and whatever else was there
     before.
 
     Other checkpoints stay, and so do copies that somebody made of files of this one.
     """
-    beside = "ck2" if not form.capabilities.folder_index else ""
+    beside = "ck2" if not place.can.folder_index else ""
     if beside:
-        write(form, storage, beside, spread(form)).close()
-    write(form, storage, "ck", spread(form), "g0").close()
-    for name in storage.names():
-        (Path(storage.path) / f"{name}.bak").write_bytes(b"a copy")
-    others = [name for name in storage.names() if "ck2" in name or name.endswith(".bak")]
-    write_files(form, storage, "ck", spread(form), "dead")
-    write(form, storage, "ck", spread(form), "g1").close()
-    write(form, storage, "ck", [whole("new", np.arange(5))], "g2").close()
-    left = set(storage.names()).difference(others)
-    clean = LocalStorage(os.path.join(storage.path, "clean"))
+        place.write(beside, place.spread()).close()
+    place.write("ck", place.spread(), "g0").close()
+    for name in place.storage.names():
+        (Path(place.storage.path) / f"{name}.bak").write_bytes(b"a copy")
+    others = [name for name in place.storage.names() if "ck2" in name or name.endswith(".bak")]
+    place.write_files("ck", place.spread(), "dead")
+    place.write("ck", place.spread(), "g1").close()
+    place.write("ck", [whole("new", np.arange(5))], "g2").close()
+    left = set(place.storage.names()).difference(others)
+    clean = LocalStorage(os.path.join(place.storage.path, "clean"))
     clean.make()
-    write(form, clean, "ck", [whole("new", np.arange(5))], "g2").close()
-    assert set(others) <= set(storage.names()) and len(left) == len(clean.names())
+    Place(place.form, clean).write("ck", [whole("new", np.arange(5))], "g2").close()
+    assert set(others) <= set(place.storage.names()) and len(left) == len(clean.names())
     if beside:
-        assert contents(reopen(form, storage, beside)) == expected(spread(form))
+        assert contents(place.reopen(beside)) == expected(place.spread())
 
 
-def test_a_checkpoint_is_found_by_every_name_and_by_no_other(
-    form: Format, storage: LocalStorage
-) -> None:
-    """The name that it was given, each of its files, and none for all that are there."""
-    write(form, storage, "ck", spread(form)).close()
-    (found,) = form.locate(storage, called(form, "ck"))
-    for name in (found, "", *storage.names()):
-        assert form.locate(storage, name) == [found], name
-    strays = ["c", "ck2", "k", "ck.", ".ck", "ck-", "CK", *(name + "x" for name in storage.names())]
-    strays += [name[1:] for name in storage.names()] + [
-        f".{found}.lock",
-        f"{found}.done",
-        f"{found}.g9.tmp",
+def test_a_checkpoint_is_found_by_every_name_and_by_no_other(place: Place) -> None:
+    """The name that it was given, each of its files, and none for all that are there; and by no
+    other format."""
+    place.write("ck", place.spread()).close()
+    (found,) = place.locate(place.called("ck"))
+    for name in (found, "", *place.storage.names()):
+        assert place.locate(name) == [found], name
+        for other in all_formats():
+            assert other.name == place.form.name or other.locate(place.storage, name) == [], (
+                other.name,
+                name,
+            )
+    strays = [
+        "c",
+        "ck2",
+        "k",
+        "ck.",
+        ".ck",
+        "ck-",
+        "CK",
+        *(name + "x" for name in place.storage.names()),
     ]
+    strays += [f".{found}.lock", f"{found}.done", f"{found}.g9.tmp"]
+    strays += [name[1:] for name in place.storage.names()]
     for name in strays:
-        assert form.locate(storage, name) == [], name
-        if name not in storage.names():
-            (Path(storage.path) / name).write_bytes(b"a stranger")
-            assert form.locate(storage, called(form, "ck")) == [found], name
-            (Path(storage.path) / name).unlink()
+        assert place.locate(name) == [], name
+        if name not in place.storage.names():
+            (Path(place.storage.path) / name).write_bytes(b"a stranger")
+            assert place.locate(place.called("ck")) == [found], name
+            (Path(place.storage.path) / name).unlink()
+    if not place.can.folder_index:
+        place.write("other", [whole("t", np.arange(3))]).close()
+        (other_name,) = place.locate("other")
+        assert sorted(place.locate("")) == sorted([found, other_name])
 
 
-def test_a_checkpoint_is_found_by_its_own_format_alone(form: Format, storage: LocalStorage) -> None:
-    """By each of its files, and in the directory."""
-    write(form, storage, "ck", spread(form)).close()
-    for other in all_formats():
-        if other.name != form.name:
-            for name in ("", called(form, "ck"), *storage.names()):
-                assert other.locate(storage, name) == [], (other.name, name)
-
-
-def test_several_checkpoints_are_all_listed(form: Format, storage: LocalStorage) -> None:
-    if form.capabilities.folder_index:
-        pytest.skip("a folder has one checkpoint")
-    for name in ("a", "b"):
-        write(form, storage, name, [whole(name, np.arange(3))]).close()
-    found = form.locate(storage, "")
-    assert len(found) == 2
-    assert [key for name in found for key, _ in contents(form.open(storage, name))] == ["a", "b"]
-
-
-def test_equal_input_makes_equal_bytes(form: Format, tmp_path: Path) -> None:
+def test_equal_input_makes_equal_bytes(place: Place, tmp_path: Path) -> None:
     """Where the generation's name stands in a file or in its name, they differ by it alone."""
-    pieces = [*sample(form), *spread(form)]
+    pieces = [*place.sample(), *place.spread()]
 
     def written(directory: str, generation: str) -> dict[str, bytes]:
         storage = LocalStorage(str(tmp_path / directory))
         storage.make()
-        write(form, storage, "ck", pieces, generation).close()
+        Place(place.form, storage).write("ck", pieces, generation).close()
         files = filter(Path.is_file, (tmp_path / directory).rglob("*"))
         return {str(path.relative_to(tmp_path / directory)): path.read_bytes() for path in files}
 
@@ -568,67 +494,11 @@ def test_equal_input_makes_equal_bytes(form: Format, tmp_path: Path) -> None:
         )
 
 
-def test_finding_a_key_is_taking_its_rows_of_a_scan(form: Format, storage: LocalStorage) -> None:
-    pieces = [
-        *sample(form),
-        *(halves("float32") if "float32" in form.capabilities.slice_dtypes else []),
-    ]
-    source = write(form, storage, "ck", pieces)
-    seen: set[str] = set()
-    for entries in source.index.scan():
-        keys = [entries.slices.key(row) for row in range(len(entries))]
-        assert seen.isdisjoint(keys), "all entries of a key are in one table"
-        seen.update(keys)
-        for key in dict.fromkeys(keys):
-            rows = [row for row, other in enumerate(keys) if other == key]
-            found = source.index.find(key)
-            assert described(found, range(len(found))) == described(entries, rows)
-    assert seen == {piece.key for piece in pieces}
-    with pytest.raises(UnknownKey, match="no such key"):
-        source.index.find("no such key")
-    source.close()
-
-
-def described(entries: Any, rows: Sequence[int]) -> list[tuple[Any, ...]]:
-    return [
-        (
-            entries.slices[row],
-            entries.file[row],
-            entries.start[row],
-            entries.checksum[row],
-            entries.plain[row],
-        )
-        for row in rows
-    ]
-
-
-def test_any_part_of_any_payload_is_read_in_any_order(form: Format, storage: LocalStorage) -> None:
-    """Entries that are not plain too: to go back is to begin anew. Of a plain entry, ``read_span``
-    and ``map`` at its place give what ``read_into`` gives."""
-    pieces = {(piece.key, piece.region): piece.payload for piece in sample(form)}
-    source = write(form, storage, "ck", sample(form))
-    for entries in source.index.scan():
-        for row in range(len(entries)):
-            payload = pieces[entries.slices.key(row), entries.slices.region(row)]
-            file, begin, nbytes = int(entries.file[row]), int(entries.start[row]), len(payload)
-            for start, stop in ((2, 5), (nbytes // 3, nbytes), (nbytes - 1, nbytes), (1, 2)):
-                if not 0 <= start < stop <= nbytes:
-                    continue
-                part, span = bytearray(stop - start), bytearray(stop - start)
-                source.read_into(entries, row, start, memoryview(part))
-                assert part == payload[start:stop]
-                if entries.plain[row]:
-                    source.read_span(file, begin + start, memoryview(span))
-                    assert span == part == source.map(file)[begin + start : begin + stop]
-    assert source.map(0).readonly
-    source.close()
-
-
-def test_closing_gives_files_back_and_leaves_maps(form: Format, storage: LocalStorage) -> None:
+def test_closing_gives_files_back_and_leaves_maps(place: Place) -> None:
     """No descriptor stays open, a map that was handed out stays, nothing is read any more, and
     twice is as once."""
     before = len(os.listdir("/dev/fd"))
-    source = write(form, storage, "ck", [whole("t", np.arange(5))])
+    source = place.write("ck", [whole("t", np.arange(5))])
     entries = next(iter(source.index.scan()))
     view = source.map(0)
     contents(source)
@@ -643,22 +513,21 @@ def test_closing_gives_files_back_and_leaves_maps(form: Format, storage: LocalSt
     assert len(os.listdir("/dev/fd")) == before
 
 
-def test_a_missing_data_file_is_a_fault_of_its_own_keys(
-    form: Format, storage: LocalStorage
-) -> None:
+def test_a_missing_data_file_is_a_fault_of_its_own_keys(place: Place) -> None:
     """``MissingFile`` names the file; the keys of other files are read."""
-    for number in range(len(reopened(form, storage).index.files)):
-        source = reopened(form, storage)
-        name, pieces = source.index.files[number], spread(form)
+    pieces = place.spread()
+    for number in range(len(place.write("ck", pieces).index.files)):
+        source = place.write("ck", pieces)
+        name = source.index.files[number]
         lost = {
             entries.slices.key(row)
             for entries in source.index.scan()
             for row in np.flatnonzero(entries.file == number).tolist()
         }
         source.close()
-        (Path(storage.path) / name).unlink()
+        (Path(place.storage.path) / name).unlink()
         try:
-            source = reopen(form, storage, "ck")
+            source = place.reopen("ck")
         except (MissingFile, ValueError):
             assert len(source.index.files) == 1
             continue
@@ -666,7 +535,7 @@ def test_a_missing_data_file_is_a_fault_of_its_own_keys(
             found = outcome(source, piece.key)
             if piece.key in lost:
                 # A chunk is named in its folder, whose index tells that it is lost.
-                error = IncompleteCheckpoint if form.capabilities.is_grid else MissingFile
+                error = IncompleteCheckpoint if place.can.is_grid else MissingFile
                 assert isinstance(found, error) and all(
                     step in str(found) for step in name.split("/")
                 ), found
@@ -675,38 +544,33 @@ def test_a_missing_data_file_is_a_fault_of_its_own_keys(
         source.close()
 
 
-def reopened(form: Format, storage: LocalStorage) -> Source:
-    return write(form, storage, "ck", spread(form))
-
-
 def test_few_files_of_many_are_open_and_one_that_was_replaced_is_noticed(
-    form: Format, storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file that is opened again has to be the same; those that stay open are."""
-    if not form.capabilities.many_files or form.capabilities.is_grid:
+    if not place.can.many_files or place.can.is_grid:
         pytest.skip("there is one file, or files hold nothing but elements and a checksum")
     monkeypatch.setattr("shardvar.formats.files.OPEN_FILES", 3)
-    source = write(form, storage, "ck", spread(form, 6))
+    source = place.write("ck", place.spread(6))
     before = len(os.listdir("/dev/fd"))
     for _ in range(2):
-        for piece in (*spread(form, 6), *reversed(spread(form, 6))):
+        for piece in (*place.spread(6), *reversed(place.spread(6))):
             assert outcome(source, piece.key) == piece.payload
     assert len(os.listdir("/dev/fd")) - before <= 3
-    changed = [replace(piece, payload=piece.payload[::-1]) for piece in spread(form, 6)]
-    write(form, storage, "ck", changed, "g2").close()
-    found = [outcome(source, piece.key) for piece in spread(form, 6)]
+    changed = [replace(piece, payload=piece.payload[::-1]) for piece in place.spread(6)]
+    place.write("ck", changed, "g2").close()
+    found = [outcome(source, piece.key) for piece in place.spread(6)]
     errors = [each for each in found if isinstance(each, Exception)]
     assert errors and all("replaced" in str(error) for error in errors)
     assert {*(each for each in found if each not in errors)} <= {
-        piece.payload for piece in spread(form, 6)
+        piece.payload for piece in place.spread(6)
     }
     source.close()
 
 
-def test_formats_and_writers_travel_to_other_processes(form: Format, storage: LocalStorage) -> None:
-    pieces = dealt(form, spread(form))
-    sink = form.create(storage, called(form, "ck"), assignment_of(pieces), Metadata(), "g1")
-    for value in (form, sink.writer):
+def test_formats_and_writers_travel_to_other_processes(place: Place) -> None:
+    sink, _, _ = place.write_files("ck", place.spread(), "g1")
+    for value in (place.form, sink.writer):
         assert pickle.loads(pickle.dumps(value)) == value
 
 
@@ -741,14 +605,12 @@ DAMAGES: dict[str, Callable[[list[Path]], object]] = {
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-def test_damage_of_a_data_file_is_never_a_value(
-    form: Format, storage: LocalStorage, how: str
-) -> None:
+def test_damage_of_a_data_file_is_never_a_value(place: Place, how: str) -> None:
     """An error at once that names the file, for the keys that need it; no key gets other bytes."""
-    one = not form.capabilities.many_files or form.capabilities.is_grid
+    one = not place.can.many_files or place.can.is_grid
     if how == "swapped" and one:
         pytest.skip("there is one file, or files hold nothing but elements and a checksum")
-    errors = damage(form, storage, spread(form), DAMAGES[how])
+    errors = damage(place, place.spread(), DAMAGES[how])
     assert errors
     assert not how.startswith("cut") or any(
         isinstance(error, IncompleteCheckpoint | MalformedCheckpoint) for error in errors.values()
@@ -756,18 +618,18 @@ def test_damage_of_a_data_file_is_never_a_value(
 
 
 def damage(
-    form: Format, storage: LocalStorage, pieces: list[Piece], change: Callable[[list[Path]], object]
+    place: Place, pieces: list[Piece], change: Callable[[list[Path]], object]
 ) -> dict[str, Exception]:
     """Change data files and read every key: the errors; whatever is read all the same is what was
     written."""
-    source = write(form, storage, "ck", pieces)
-    paths = [Path(storage.path) / name for name in source.index.files]
+    source = place.write("ck", pieces)
+    paths = [Path(place.storage.path) / name for name in source.index.files]
     source.close()
     change(paths)
-    if not form.locate(storage, called(form, "ck")):
+    if not place.locate(place.called("ck")):
         return {piece.key: CheckpointNotFound("no file of that name") for piece in pieces}
     try:
-        source = reopen(form, storage, "ck")
+        source = place.reopen("ck")
     except DAMAGED as error:
         assert any(path.name in str(error) for path in paths), error
         return {piece.key: error for piece in pieces}

@@ -2,12 +2,14 @@
 does."""
 
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import shardvar as sv
+from shardvar.formats.zarr import source as decoder_module
 from spec_tests.helpers.format_protocol import GOLDEN, golden_cases
 from spec_tests.helpers.golden_verdicts import hold_to_verdict
 
@@ -71,3 +73,49 @@ def test_a_folder_means_its_safetensors_and_other_forms_are_read_by_their_own_pa
     assert sv.load(tmp_path).keys() == keys
     sv.save(tmp_path / "model.safetensors", {"t": np.arange(3)})
     assert list(sv.load(tmp_path)) == ["t"] and sv.load(tmp_path / name).keys() == keys
+
+
+UNGUARDED = "not verifiable"
+
+
+@pytest.mark.parametrize(
+    ("path", "outcomes"),
+    [
+        ("npy/c_order/x.npy", {UNGUARDED}),
+        # ``set_crc32_options(False)`` of torch leaves the CRC of every record 0.
+        ("torch_dcp/no_checksums/ckpt", {UNGUARDED}),
+        ("torch_pt/no_checksums/x.pt", {UNGUARDED}),
+        # Nodes of a database are guarded, and its large chunks are not.
+        ("orbax/stale_process_files/ckpt", {"ok", UNGUARDED}),
+    ],
+)
+def test_what_no_checksum_guards_is_never_called_compared(path: str, outcomes: set[str]) -> None:
+    report = sv.verify(GOLDEN / path)
+    assert report.ok and set(report.outcomes.values()) == outcomes
+    assert report.unguarded_nbytes > 0
+    assert outcomes != {UNGUARDED} or report.unguarded_nbytes == report.read_nbytes
+
+
+@pytest.mark.parametrize(
+    ("path", "lacking", "words"),
+    [
+        ("keras/weights_mlp/m.weights.h5", "h5py", r"Install it: .*\[keras\]"),
+        ("zarr/v3_default/ckpt", "tensorstore", r"Install it: .*\[orbax\]"),
+        ("orbax/standard/ckpt", "tensorstore", r"Install it: .*\[orbax\]"),
+        ("orbax/standard/ckpt", "zstandard", r"zstandard.*\[orbax\]"),
+        # What lies in its file as in memory needs none.
+        ("zarr/v3_none/ckpt", "tensorstore", None),
+        ("orbax/written_here/ckpt", "tensorstore zstandard", None),
+    ],
+)
+def test_without_a_library_the_error_names_the_extra(
+    path: str, lacking: str, words: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoder_module, "_loaded", {})
+    for module in lacking.split():
+        monkeypatch.setitem(sys.modules, module, None)
+    if words is None:
+        assert sv.load(GOLDEN / path, None if "orbax" in path else ["s"])
+    else:
+        with pytest.raises(sv.errors.MissingExtra, match=words):
+            sv.load(GOLDEN / path)

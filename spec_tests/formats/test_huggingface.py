@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -16,7 +17,6 @@ from hypothesis import strategies as st
 import shardvar as sv
 from shardvar.errors import AmbiguousPath, ArgumentError, TargetExists, UnsupportedError
 from shardvar.formats.safetensors import FORMAT
-from shardvar.layout.dtypes import code
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.planning.slices import TensorTable
 from shardvar.storage.local import LocalStorage
@@ -29,13 +29,10 @@ def file_of(arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str] = {}) 
 
 
 def write_shard(path: Path, slices: Mapping[str, tuple[tuple[int, ...], np.ndarray]]) -> None:
-    info = {key: {"saved_offsets": list(offset)} for key, (offset, _) in slices.items()}
+    info = json.dumps({key: {"saved_offsets": list(offset)} for key, (offset, _) in slices.items()})
     arrays = {key: np.ascontiguousarray(array) for key, (_, array) in slices.items()}
-    path.write_bytes(
-        file_of(
-            arrays, {"DCP_SHARDING_INFO": json.dumps(info), "DCP_VERSION": "1.0", "format": "pt"}
-        )
-    )
+    texts = {"DCP_SHARDING_INFO": info, "DCP_VERSION": "1.0", "format": "pt"}
+    path.write_bytes(file_of(arrays, texts))
 
 
 @given(cuts=st.lists(st.integers(0, 7), max_size=3), other=st.integers(0, 5))
@@ -58,21 +55,13 @@ def test_shards_are_joined_wherever_they_were_cut(
 
 
 def test_what_the_numbers_of_shards_cannot_show_is_said(tmp_path: Path) -> None:
-    write_shard(
-        tmp_path / "shard-00001-model-00001-of-00003.safetensors", {"a": ((0,), np.ones(2))}
-    )
-    write_shard(
-        tmp_path / "shard-00002-model-00001-of-00003.safetensors", {"a": ((2,), np.ones(2))}
-    )
-    write_shard(
-        tmp_path / "shard-00001-model-00002-of-00003.safetensors", {"b": ((0,), np.ones(2))}
-    )
+    for key, at, rank, file in (("a", 0, 1, 1), ("a", 2, 2, 1), ("b", 0, 1, 2)):
+        name = f"shard-{rank:05}-model-{file:05}-of-00003.safetensors"
+        write_shard(tmp_path / name, {key: ((at,), np.ones(2))})
     report = sv.verify(tmp_path)
     notes = " ".join(report.notes)
-    assert (
-        "a lost last shard cannot be noticed" in notes
-        and "1 of 2 shards have a file 2 of 3" in notes
-    )
+    assert "a lost last shard cannot be noticed" in notes
+    assert "1 of 2 shards have a file 2 of 3" in notes
     assert ["imply 3 files" in each.message for each in report.damages] == [True]
 
 
@@ -123,14 +112,8 @@ def test_a_variant_is_a_set_of_its_own(index: str, part: str, tmp_path: Path) ->
 def test_a_variant_keeps_its_index_when_it_is_replaced(tmp_path: Path) -> None:
     index, part = VARIANTS[0]
     write_set(tmp_path, index, part)
-    policy = BalancedPolicy(3)
-    sv.save(
-        tmp_path / index,
-        {key: np.zeros(4) for key in "abc"},
-        format="safetensors",
-        policy=policy,
-        force=True,
-    )
+    how: dict[str, Any] = {"format": "safetensors", "policy": BalancedPolicy(3), "force": True}
+    sv.save(tmp_path / index, {key: np.zeros(4) for key in "abc"}, **how)
     names = [f"model.fp16-{number:05}-of-00003.safetensors" for number in (1, 2, 3)]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names, index])
     assert sorted(sv.load(tmp_path)) == ["a", "b", "c"]
@@ -151,17 +134,14 @@ def test_a_set_is_written_into_a_folder_under_the_names_of_save_pretrained(tmp_p
     policy = sv.MaxShardSizePolicy(200)
     sv.reshard(tmp_path / "ck", f"{tmp_path}/hf/", format="safetensors", policy=policy)
     parts = [f"model-{number:05}-of-00002.safetensors" for number in (1, 2)]
-    assert sorted(path.name for path in (tmp_path / "hf").iterdir()) == [
-        *parts,
-        "model.safetensors.index.json",
-    ]
+    names = sorted(path.name for path in (tmp_path / "hf").iterdir())
+    assert names == [*parts, "model.safetensors.index.json"]
     assert json.loads((tmp_path / "hf" / "model.safetensors.index.json").read_text()) == {
         "metadata": {"total_parameters": 100, "total_size": 400},
         "weight_map": {"a": parts[0], "b": parts[0], "c": parts[1], "d": parts[1]},
     }
-    sv.reshard(
-        tmp_path / "ck", f"{tmp_path}/one/", format="safetensors", policy=sv.MaxShardSizePolicy(400)
-    )
+    policy = sv.MaxShardSizePolicy(400)
+    sv.reshard(tmp_path / "ck", f"{tmp_path}/one/", format="safetensors", policy=policy)
     assert [path.name for path in (tmp_path / "one").iterdir()] == ["model.safetensors"]
     with pytest.raises(ArgumentError, match="is a directory"):
         sv.reshard(tmp_path / "ck", f"{tmp_path}/hf/", format="npz")
@@ -188,10 +168,7 @@ def test_files_have_the_tensors_and_the_numbers_that_save_pretrained_gives_them(
     sizes: list[int], limit: int
 ) -> None:
     """Also those of tensors that are larger than a file may be."""
-    keys, shapes = [str(number) for number in range(len(sizes))], np.array(sizes)[:, None]
-    tensors = TensorTable(
-        keys, np.full(len(sizes), code("int8")), np.ones(len(sizes), np.int64), shapes
-    )
+    tensors = TensorTable.of((str(row), "int8", (size,)) for row, size in enumerate(sizes))
     found = sv.MaxShardSizePolicy(limit).assign(tensors.whole(), FORMAT.capabilities)
     files: list[list[int]] = [[] for _ in range(found.num_files)]
     for row, file in enumerate(found.file.tolist()):
@@ -203,24 +180,20 @@ def test_a_file_with_own_texts_says_that_its_tensors_are_as_of_pytorch(tmp_path:
     """Loaders of Hugging Face refuse a file whose metadata lack it; the user's metadata do not gain
     it."""
     sv.save(tmp_path / "m.safetensors", {"w": np.ones(2)}, digest=True)
-    header = (tmp_path / "m.safetensors").read_bytes()
-    assert (
-        json.loads(header[8 : 8 + int.from_bytes(header[:8], "little")])["__metadata__"]["format"]
-        == "pt"
-    )
+    file = (tmp_path / "m.safetensors").read_bytes()
+    header = json.loads(file[8 : 8 + int.from_bytes(file[:8], "little")])
+    assert header["__metadata__"]["format"] == "pt"
     with sv.open_checkpoint(tmp_path / "m.safetensors") as reader:
         assert dict(reader.metadata.user) == {}
 
 
+COPIED = "config.json LICENSE chat_template.jinja vocab.txt sub/deep/merges.txt tokenizer.model"
+COPIED += " modeling_x.py generation_config.json"
+OTHER_KINDS = "pytorch_model.bin pytorch_model.bin.index.json x.onnx photo.jpg"
 NEIGHBOURS = {
-    **dict.fromkeys(
-        ("config.json", "LICENSE", "chat_template.jinja", "vocab.txt", "sub/deep/merges.txt"), ""
-    ),
-    **dict.fromkeys(("tokenizer.model", "modeling_x.py", "generation_config.json"), ""),
+    **dict.fromkeys(COPIED.split(), ""),
     **dict.fromkeys((".gitattributes", ".git/config.json", ".cache/x.json"), None),
-    **dict.fromkeys(
-        ("pytorch_model.bin", "pytorch_model.bin.index.json", "x.onnx", "photo.jpg"), "another kind"
-    ),
+    **dict.fromkeys(OTHER_KINDS.split(), "another kind"),
     "large.json": "larger than 134 MB",
     "old/config.json": "another checkpoint",
     "passwd.txt": "leads out",
@@ -296,16 +269,10 @@ def test_the_dtype_of_the_description_follows_a_cast(
     config = {"z": 1, "torch_dtype": f"{prefix}float32", "text": of_part, "a": ["float32"]}
     (source / "config.json").write_text(json.dumps(config))
     report = sv.reshard(source, source.parent / "out", cast=dtype)
-    is_changed = dtype in ("float16", "bfloat16")
-    expected = json.loads(json.dumps(config).replace(f'"{prefix}float32"', f'"{prefix}{dtype}"'))
-    expected["text"] |= {"other": "float32"}
-    expected["a"] = ["float32"]
-    if part in ("float16", "float64"):
-        expected["text"]["dtype"] = f"{prefix}{dtype}"
-    if not is_changed:
-        expected = config
-    if dtype == "float32" and part in ("float16", "float64"):
-        expected = config | {"text": of_part | {"dtype": f"{prefix}float32"}}
+    expected = config
+    if dtype != "float8_e4m3fn":
+        named = {"dtype": f"{prefix}{dtype}"} if part != "auto" else {}
+        expected = config | {"torch_dtype": f"{prefix}{dtype}", "text": of_part | named}
     written = (source.parent / "out" / "config.json").read_text()
     assert json.dumps(json.loads(written)) == json.dumps(expected)
     assert bool(report.changed) == (expected != config)
@@ -367,9 +334,8 @@ def test_a_folder_with_other_files_asks_for_force(tmp_path: Path) -> None:
                 sv.reshard(source, tmp_path / name, dry_run=dry_run)
         assert {each: each.read_bytes() for each in (tmp_path / name).iterdir()} == before
         sv.reshard(source, tmp_path / name, force=True)
-        assert (tmp_path / name / "config.json").read_bytes() == (
-            source / "config.json"
-        ).read_bytes()
+        written = (tmp_path / name / "config.json").read_bytes()
+        assert written == (source / "config.json").read_bytes()
     sv.save(tmp_path / "run" / "optimizer.pt", adapter)
     sv.reshard(source, tmp_path / "run")
 
@@ -404,29 +370,21 @@ def test_a_pipeline_becomes_a_pipeline(tmp_path: Path) -> None:
     assert (target / "model_index.json").read_text() == (source / "model_index.json").read_text()
 
 
-def test_the_index_speaks_for_a_folder_with_a_consolidated_file(tmp_path: Path) -> None:
-    """As on the Hub; the file can be named by itself."""
-    write_set(tmp_path, "model.safetensors.index.json", "model-{:05}-of-00002.safetensors")
+def test_the_index_speaks_for_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the files of the set have other names, and where it cannot be read, so that any
+    file may be one of its own. A folder is listed without a read where names decide."""
+    index, storage = "model.safetensors.index.json", LocalStorage(str(tmp_path))
+    write_set(tmp_path, index, "weights{}.safetensors")
+    assert FORMAT.locate(storage, "") == [index]
+    (tmp_path / index).write_text("{")
+    assert FORMAT.locate(storage, "") == [index]
+    for file in tmp_path.iterdir():
+        file.unlink()
+    write_set(tmp_path, index, "model-{:05}-of-00002.safetensors")
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStorage, "open", lambda *_: pytest.fail("a file was opened"))
+        assert FORMAT.locate(storage, "") == [index]
+    # As on the Hub; the file can be named by itself.
     (tmp_path / "consolidated.safetensors").write_bytes(file_of({"w": np.ones(1)}))
-    storage = LocalStorage(str(tmp_path))
-    assert FORMAT.locate(storage, "") == ["model.safetensors.index.json"]
-    expected = sv.load(tmp_path / "model.safetensors.index.json")
-    assert sv.load(tmp_path).keys() == expected.keys()
+    assert FORMAT.locate(storage, "") == [index] and sv.load(tmp_path).keys() == {"w0", "w1"}
     assert sv.load(tmp_path / "consolidated.safetensors").keys() == {"w"}
-
-
-def test_files_of_a_set_may_have_any_names_and_belong_to_it(tmp_path: Path) -> None:
-    """Also where the index cannot be read, so that any file may be one of its own."""
-    write_set(tmp_path, "model.safetensors.index.json", "weights{}.safetensors")
-    storage = LocalStorage(str(tmp_path))
-    assert FORMAT.locate(storage, "") == ["model.safetensors.index.json"]
-    (tmp_path / "model.safetensors.index.json").write_text("{")
-    assert FORMAT.locate(storage, "") == ["model.safetensors.index.json"]
-
-
-def test_a_folder_is_listed_without_a_read_where_names_decide(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_set(tmp_path, "model.safetensors.index.json", "model-{:05}-of-00002.safetensors")
-    monkeypatch.setattr(LocalStorage, "open", lambda *_: pytest.fail("a file was opened"))
-    assert FORMAT.locate(LocalStorage(str(tmp_path)), "") == ["model.safetensors.index.json"]

@@ -1,9 +1,9 @@
 """The native format: what goes in comes out, lies where the page says, and is found by reading
-little."""
+little. An index that is damaged or lies is always an error of the tree, soon, and never a wrong answer."""
 
-import dataclasses
 import itertools
 import os
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,25 +14,44 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardvar.errors import ArgumentError, CorruptCheckpoint, IncompleteCheckpoint, UnsupportedError
+from shardvar.errors import (
+    ArgumentError,
+    CorruptCheckpoint,
+    IncompleteCheckpoint,
+    InconsistentTensor,
+    InvalidCheckpoint,
+    ShardvarError,
+    UnsupportedError,
+)
 from shardvar.formats.native import FORMAT, PAYLOAD_ALIGNMENT
-from shardvar.formats.native.index import RUN_NBYTES
+from shardvar.formats.native.index import RUN_NBYTES, Overview
 from shardvar.formats.native.source import NativeSource
+from shardvar.formats.protocol import FileChecksums
 from shardvar.layout.dtypes import NAMES, STRING, numpy_dtype
 from shardvar.layout.region import Region
+from shardvar.limits import MAX_NAMES
 from shardvar.planning.index import EntryTable, Metadata
 from shardvar.storage.local import LocalStorage
 from shardvar.storage.posix import LocalReadableFile
+from shardvar.wire.block_file import (
+    decode_index_block,
+    encode_index_block,
+    open_block_file,
+    pack_strings,
+)
 from shardvar.wire.crc import CRC32C
 from spec_tests.helpers import native_checkpoints
+from spec_tests.helpers.damage import flip
+from spec_tests.helpers.format_protocol import read_payload
 from spec_tests.helpers.native_checkpoints import (
     Piece,
     assignment_of,
-    checksums_of,
-    read_payload,
+    hand_made,
+    place,
     whole,
     write,
 )
+from spec_tests.hostile.native import u32, u64
 
 FIXED = NAMES[: NAMES.index(STRING)]
 KEYS = st.text(
@@ -66,10 +85,8 @@ def tensors(draw: st.DrawFn, key: str) -> list[Piece]:
         array[:] = elements
         return [whole(key, array.reshape(shape), STRING, draw(file))]
     size = numpy_dtype(dtype).itemsize
-    octets = np.frombuffer(
-        draw(st.binary(min_size=count * size, max_size=count * size)), np.dtype((np.void, size))
-    )
-    array = octets.reshape(shape)
+    octets = draw(st.binary(min_size=count * size, max_size=count * size))
+    array = np.frombuffer(octets, np.dtype((np.void, size))).reshape(shape)
     return [
         Piece(key, dtype, shape, region, array[region.slices].tobytes(), draw(file))
         for region in draw(cuts(shape))
@@ -86,10 +103,9 @@ def checkpoints(draw: st.DrawFn) -> list[Piece]:
 def pieces_of(source: NativeSource, entries: EntryTable) -> Iterator[Piece]:
     """The entries with their payloads, each checked against its checksum and those of its runs."""
     for row in range(len(entries)):
-        piece, payload = entries.slices[row], read_payload(source, entries, row)
-        yield Piece(
-            piece.key, piece.dtype, piece.full_shape, piece.region, payload, int(entries.file[row])
-        )
+        each, payload = entries.slices[row], read_payload(source, entries, row)
+        about = each.key, each.dtype, each.full_shape, each.region
+        yield Piece(*about, payload, int(entries.file[row]))
 
 
 def stored_order(pieces: list[Piece]) -> list[Piece]:
@@ -111,13 +127,11 @@ def test_what_was_written_is_read(scratch: Path, pieces: list[Piece]) -> None:
     write(scratch, "ck", pieces, files=3)
     source = FORMAT.open(LocalStorage(str(scratch)), "ck")
     expected = stored_order(pieces)
-    assert [
-        piece for table in source.index.scan() for piece in pieces_of(source, table)
-    ] == expected
+    found = [piece for table in source.index.scan() for piece in pieces_of(source, table)]
+    assert found == expected
     for key in {piece.key for piece in pieces}:
-        assert list(pieces_of(source, source.index.find(key))) == [
-            piece for piece in expected if piece.key == key
-        ]
+        wanted = [piece for piece in expected if piece.key == key]
+        assert list(pieces_of(source, source.index.find(key))) == wanted
         assert key not in source.index.faults
     assert not source.index.faults and not source.findings()
     by_the_book = [
@@ -131,14 +145,13 @@ def test_what_was_written_is_read(scratch: Path, pieces: list[Piece]) -> None:
 
 def test_metadata_is_kept(tmp_path: Path) -> None:
     user = {"": "empty", "naïve": "\U0001f600", "bytes \udcff": "x" * 100_000}
-    metadata = Metadata("a policy", "a writer", user)
-    write(tmp_path, "ck", [], metadata=metadata)
-    found = FORMAT.open(LocalStorage(str(tmp_path)), "ck").index.metadata
-    assert found == Metadata("a policy", "a writer", dict(sorted(user.items())), generation="g1")
+    write(tmp_path, "ck", [], metadata=Metadata("a policy", "a writer", user))
     write(tmp_path, "policy", [], metadata=Metadata())
-    assert (
-        FORMAT.open(LocalStorage(str(tmp_path)), "policy").index.metadata.description == "by hand"
+    found, other = (
+        FORMAT.open(LocalStorage(str(tmp_path)), name).index.metadata for name in ("ck", "policy")
     )
+    assert found == Metadata("a policy", "a writer", dict(sorted(user.items())), generation="g1")
+    assert other.description == "by hand"
 
 
 def long_key(number: int) -> str:
@@ -192,7 +205,7 @@ def test_a_long_payload_has_a_block_of_its_own(tmp_path: Path) -> None:
     storage = LocalStorage(str(tmp_path))
     sink = FORMAT.create(storage, "ck", assignment, Metadata(), "g")
     runs = np.arange(70_003, dtype=np.uint32)
-    sink.commit([dataclasses.replace(checksums_of([b"", b"", b""]), runs=runs)])
+    sink.commit([FileChecksums(np.zeros(3, np.int64), runs)])
     entries = FORMAT.open(storage, "ck").index.find("long")
     assert entries.runs is not None and entries.runs.of(0, nbytes).tolist() == list(
         range(1, 70_002)
@@ -216,7 +229,7 @@ def test_one_key_of_many_is_found_by_reading_few_bytes(
     sink = FORMAT.create(storage, "ck", assignment_of(pieces), Metadata(), "g")
     (tmp_path / sink.asides[0]).write_bytes(bytes((count - 1) * PAYLOAD_ALIGNMENT + 1))
     payload, runs = np.zeros(count, np.int64), np.zeros(count, np.uint32)
-    sink.commit([dataclasses.replace(checksums_of([]), payload=payload, runs=runs)])
+    sink.commit([FileChecksums(payload, runs)])
     size, read = (tmp_path / "ck.svindex").stat().st_size, LocalReadableFile.read
     counts = Counter[str]()
 
@@ -247,13 +260,8 @@ def test_a_commit_removes_what_no_index_names_and_nothing_else(tmp_path: Path) -
     """Older generations, files of writers that died, journals; never another prefix's files or
     strange ones."""
     write(tmp_path, "ck", [whole("t", [1])], generation="g1")
-    strange = [
-        "ck.svdata-g1",
-        "ck.svdata-g/".strip("/"),
-        "ck.txt",
-        "ck2.svdata-g0-00000-of-00001",
-        "xck.svindex.g0.tmp",
-    ]
+    strange = ["ck.svdata-g1", "ck.svdata-g", "ck.txt", "ck2.svdata-g0-00000-of-00001"]
+    strange += ["xck.svindex.g0.tmp"]
     data = ["ck.svdata-g0-00001-of-00002", "ck.svdata-g1-00000-of-00001.0123456789abcdef.tmp"]
     dead = ["ck.svdata-g0-00000-of-00002.done", *data, "ck.svindex.g0.tmp"]
     for name in [*strange, *dead]:
@@ -320,9 +328,7 @@ def test_what_cannot_be_held_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="runs"):
         pieces = [whole("t", np.zeros(RUN_NBYTES + 1, np.uint8))]
         sink = FORMAT.create(storage, "ck", assignment_of(pieces), Metadata(), "g")
-        sink.commit(
-            [dataclasses.replace(checksums_of([pieces[0].payload]), runs=np.zeros(1, np.uint32))]
-        )
+        sink.commit([FileChecksums(np.zeros(1, np.int64), np.zeros(1, np.uint32))])
     assert os.listdir(tmp_path) == []
 
 
@@ -330,10 +336,7 @@ def test_a_corrupt_block_leaves_the_others_readable(tmp_path: Path) -> None:
     """Blocks are checked one by one: keys of other blocks are found, those of this one raise, and
     so does a scan."""
     write(tmp_path, "ck", [whole(long_key(number), [number]) for number in range(400)])
-    path = tmp_path / "ck.svindex"
-    octets = bytearray(path.read_bytes())
-    octets[1000] ^= 1
-    path.write_bytes(octets)
+    flip(tmp_path / "ck.svindex", 1000)
     index = FORMAT.open(LocalStorage(str(tmp_path)), "ck").index
     assert len(index.find(long_key(399))) == 1
     with pytest.raises(CorruptCheckpoint, match="ck.svindex: index block 0 at offset 8"):
@@ -341,3 +344,236 @@ def test_a_corrupt_block_leaves_the_others_readable(tmp_path: Path) -> None:
     assert isinstance(index.faults[long_key(0)], CorruptCheckpoint)
     with pytest.raises(CorruptCheckpoint):
         list(index.scan())
+
+
+def opened(directory: Path) -> NativeSource:
+    return FORMAT.open(LocalStorage(str(directory)), "ck")
+
+
+@given(data=st.data())
+def test_changed_values_with_right_checksums_never_escape_the_tree(
+    tmp_path_factory: Any, data: st.DataObject
+) -> None:
+    """Whatever a block says, it is read, or refused with an error of the tree, in bounded
+    memory."""
+    directory = tmp_path_factory.mktemp("h")
+    name = data.draw(st.sampled_from(sorted(decode_index_block(hand_block()).values)))
+    value = data.draw(
+        st.none()
+        | st.integers(-(1 << 63), (1 << 64) - 1)
+        | st.text(max_size=3)
+        | st.binary(max_size=40)
+        | st.lists(
+            st.sampled_from([0, 1, 2, 4, 255, 1 << 31, 1 << 62, (1 << 64) - 1]), max_size=3
+        ).map(lambda n: u64(*n))
+    )
+    place(directory, hand_made({name: value}))
+    try:
+        source = opened(directory)
+        for table in source.index.scan():
+            for row in range(len(table)):
+                buffer = bytearray(
+                    int(table.slices.nbytes[row]) if table.slices.nbytes[row] < 100 else 0
+                )
+                source.read_into(table, row, 0, memoryview(buffer))
+        dict(source.index.faults)
+    except ShardvarError:
+        pass
+
+
+def hand_block() -> bytes:
+    index = hand_made()
+    blocks = open_block_file(lambda start, nbytes: index[start : start + nbytes], len(index))
+    return blocks.read(int(blocks.start[0]), int(blocks.nbytes[0]))
+
+
+HUGE = 1 << 60
+COLUMNS = "key key_nbytes dtype rank shape count offset extent file start nbytes crc"
+LIES: dict[str, dict[str, Any]] = {
+    "no entries": dict.fromkeys(COLUMNS.split(), b""),
+    "a key longer than the keys": {"key_nbytes": u32(1 << 31)},
+    "lengths that are no numbers": {"key_nbytes": b"\1\0\0"},
+    "more dtypes than names": {"dtype": b"\1"},
+    "more axes than NumPy has": {"rank": b"\x41"},
+    "another rank than extents": {"rank": b"\2"},
+    "more entries than rows": {"count": u32(2)},
+    "billions of entries": {"count": u32(0xFFFFFFFF)},
+    "none of its own": {"count": u32(0)},
+    "a column that is too short": {"crc": b""},
+    "a column that is missing": {"start": None},
+    "a column that is a text": {"start": "12345678"},
+    "runs that are not there": {"nbytes": u64(HUGE)},
+    "runs whose number overflows": {"nbytes": u64((1 << 64) - 1)},
+    "runs too many": {"run_crc": u32(1, 2)},
+    "digests of another number": {"digest": bytes(64)},
+    "a digest that is too short": {"digest": bytes(31)},
+    "a digest that is a text": {"digest": "0" * 32},
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_columns_that_disagree_are_invalid(tmp_path: Path, lie: str) -> None:
+    place(tmp_path, hand_made(LIES[lie]))
+    source = opened(tmp_path)
+    for ask in (
+        lambda: source.index.find("t"),
+        lambda: list(source.index.scan()),
+        lambda: dict(source.index.faults),
+    ):
+        with pytest.raises(InvalidCheckpoint, match="ck.svindex: index block 0 at offset 8"):
+            ask()
+
+
+def test_keys_must_rise(tmp_path: Path) -> None:
+    """Twice the same, falling, or in the order of characters where that of bytes differs."""
+    one = decode_index_block(hand_block()).values
+    two = {name: 2 * one[name] for name in COLUMNS.split()[2:]}
+    for keys in (
+        [b"b", b"a"],
+        [b"a", b"a"],
+        [b"\xf0\x90\x80\x80", b"\xff"],
+        [b"\xff", b"\xf0\x90\x80\x80"],
+    ):
+        place(tmp_path, hand_made(two | pack_strings("key", keys)))
+        if keys == sorted(set(keys)):
+            assert len(next(opened(tmp_path).index.scan())) == 2
+            continue
+        with pytest.raises(InvalidCheckpoint, match="do not rise"):
+            list(opened(tmp_path).index.scan())
+
+
+def named(dtype: str) -> dict[str, Any]:
+    return pack_strings("dtype_name", [dtype.encode()])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        named("int64") | {"shape": u64(HUGE), "extent": u64(HUGE)},
+        {"shape": u64(1 << 63)},
+        {"extent": u64(1 << 63)},
+        {"offset": u64((1 << 64) - 1)},
+        {
+            "rank": b"\3",
+            "shape": u64(*[1 << 31] * 3),
+            "offset": u64(0, 0, 0),
+            "extent": u64(1, 2, 2),
+        },
+        named("string") | {"shape": u64(HUGE), "extent": u64(HUGE)},
+        named("string") | {"shape": u64(5)},
+        named("qint32"),
+        {"start": u64((1 << 64) - 4)},
+        {"file": u32(0xFFFFFFFF)},
+        {"dtype_name": b"\xff\0'x"},
+    ],
+    ids="+".join,
+)
+def test_a_tensor_that_makes_no_sense_is_that_tensors_fault(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    """It is in no table, reading it raises, and nothing is allocated for what it claims."""
+    place(tmp_path, hand_made(changes))
+    tracemalloc.start()
+    source = opened(tmp_path)
+    assert list(source.index.scan()) == []
+    assert list(source.index.faults) == ["t"] and isinstance(
+        source.index.faults["t"], InvalidCheckpoint
+    )
+    with pytest.raises(InvalidCheckpoint, match="'t'"):
+        source.index.find("t")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 << 20
+
+
+def blocks_of(*changes: dict[str, Any]) -> list[tuple[bytes, bytes]]:
+    base = decode_index_block(hand_block()).values
+    return [
+        (block["key"], encode_index_block(block))
+        for block in ({**base, **change} for change in changes)
+    ]
+
+
+def two_keys(first: bytes, last: bytes) -> bytes:
+    """A block of two tensors without elements, with these keys."""
+    zeros, ones = u64(0, 0), u32(1, 1)
+    columns = {**pack_strings("key", [first, last]), "count": ones, "file": u32(0, 0)}
+    columns |= dict.fromkeys(("shape", "offset", "extent", "start", "nbytes"), zeros)
+    columns |= {"dtype": np.zeros(2, "u1"), "rank": np.ones(2, "u1"), "crc": u32(0, 0)}
+    return encode_index_block({**decode_index_block(hand_block()).values, **columns})
+
+
+def test_blocks_must_be_as_the_table_says(tmp_path: Path) -> None:
+    """First keys that fall, that are not the blocks', or a block that reaches into the next one's
+    keys."""
+    a, b, c = blocks_of({"key": b"a"}, {"key": b"b"}, {"key": b"c"})
+    for blocks, message in (
+        ([b, a], "do not rise"),
+        ([a, (b"b", c[1])], "not the keys in the table"),
+        ([a, (b"a", b[1])], "not the keys in the table"),
+        ([(b"a", b[1]), b], "not the keys in the table"),
+        # The first key is right, and the last one would never be found: it is beyond the next
+        # block's first key.
+        ([(b"a", two_keys(b"a", b"c")), b], "not the keys in the table"),
+    ):
+        place(tmp_path, hand_made(blocks=blocks))
+        with pytest.raises(InvalidCheckpoint, match=message):
+            list(opened(tmp_path).index.scan())
+
+
+def test_a_tensor_over_two_blocks_must_be_one_tensor(tmp_path: Path) -> None:
+    place(tmp_path, hand_made(blocks=blocks_of({"extent": u64(4)}, {"shape": u64(9)})))
+    index = opened(tmp_path).index
+    for ask in (lambda: index.find("t"), lambda: list(index.scan())):
+        with pytest.raises(InconsistentTensor):
+            ask()
+    assert isinstance(index.faults["t"], InconsistentTensor)
+
+
+def test_large_blocks_hold_one_entry(tmp_path: Path) -> None:
+    """A mebibyte of tiny rows of rank 64 would be a hundred times that in memory: it is refused by
+    its size."""
+    place(tmp_path, hand_made(blocks=blocks_of({"padding": bytes(1 << 20)})))
+    assert len(opened(tmp_path).index.find("t")) == 1
+    place(tmp_path, hand_made(blocks=blocks_of({"padding": bytes(1 << 20), "file": u32(0, 0)})))
+    with pytest.raises(InvalidCheckpoint, match="2 entries share a block"):
+        opened(tmp_path).index.find("t")
+
+
+def test_names_that_nobody_knows_are_ignored(tmp_path: Path) -> None:
+    """A later writer of this version may say more, up to 64 names."""
+    more = {
+        f"more{number}": number
+        for number in range(MAX_NAMES - len(decode_index_block(hand_block()).values))
+    }
+    place(tmp_path, hand_made(more))
+    assert len(opened(tmp_path).index.find("t")) == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"generation": ""},
+        {"generation": "../../x"},
+        {"generation": "a\0"},
+        {"generation": "x" * 65},
+        {"generation": "a\n"},
+        {"generation": b"g1"},
+        {"run_nbytes": 0},
+        {"run_nbytes": -1},
+        {"run_nbytes": 1 << 31},
+        {"file_nbytes": u64((1 << 64) - 1)},
+        {"file_nbytes": b"1234567"},
+        {"file_nbytes": bytes(8 * 100_000)},
+        {"user_name_nbytes": u32(1)},
+        {"user_name": b"a", "user_name_nbytes": u32(1)},
+        {"description": None},
+    ],
+    ids=lambda changes: "=".join(str(part)[:12] for part in next(iter(changes.items()))),
+)
+def test_metadata_that_makes_no_sense_is_invalid(tmp_path: Path, changes: dict[str, Any]) -> None:
+    base = decode_index_block(Overview(Metadata(), "g1", np.array([4])).encode()).values
+    values = {name: value for name, value in {**base, **changes}.items() if value is not None}
+    place(tmp_path, hand_made(metadata=encode_index_block(values)))
+    with pytest.raises(InvalidCheckpoint, match="ck.svindex"):
+        opened(tmp_path)

@@ -18,11 +18,8 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.formats.npz import FORMAT
-from shardvar.planning.index import Metadata
-from shardvar.planning.slices import Assignment, TensorTable
 from shardvar.storage.local import LocalStorage
 from shardvar.wire.npy import NPY_DTYPES
-from shardvar.wire.zip import build_central, build_end, build_local
 from spec_tests.helpers.format_protocol import (
     findings,
     open_path,
@@ -30,6 +27,9 @@ from spec_tests.helpers.format_protocol import (
     some_arrays,
     write_arrays,
 )
+from spec_tests.helpers.hypothesis_strategies import same
+from spec_tests.hostile.npz import Member
+from spec_tests.hostile.npz import archive as by_hand
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 KEYS = st.text(max_size=8).filter(lambda key: not set("\0/\\") & set(key)) | st.sampled_from(
@@ -40,14 +40,7 @@ GOOD = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 def assert_same(arrays: Arrays, expected: Arrays) -> None:
     assert arrays.keys() == expected.keys()
-    for key, array in arrays.items():
-        assert (array.dtype, array.shape) == (
-            expected[key].dtype.newbyteorder("="),
-            expected[key].shape,
-        ), key
-        assert (
-            array.tobytes() == np.ascontiguousarray(expected[key]).astype(array.dtype).tobytes()
-        ), key
+    assert all(same(array, expected[key]) for key, array in arrays.items())
 
 
 def npy(array: np.ndarray[Any, Any]) -> bytes:
@@ -160,14 +153,7 @@ def test_a_member_that_is_no_array_is_told_and_one_that_should_be_is_a_fault(
 
 def deflated(stored: bytes, crc: int, nbytes: int) -> bytes:
     """An archive of one member whose compressed bytes, CRC and size are these."""
-    frames = [
-        bytearray(build_local(64, b"x.npy", crc, nbytes)[:64]),
-        bytearray(build_central(0, b"x.npy", crc, nbytes)),
-    ]
-    for frame, at in zip(frames, (8, 10), strict=True):
-        frame[at : at + 2] = (8).to_bytes(2, "little")
-        frame[at + 10 : at + 14] = len(stored).to_bytes(4, "little")
-    return bytes(frames[0]) + stored + frames[1] + build_end(64 + len(stored), len(frames[1]), 1)
+    return by_hand(Member("x.npy", stored, 8, nbytes, crc))
 
 
 def test_a_small_file_does_not_ask_for_much_memory_by_claiming_fortran_order(
@@ -175,9 +161,8 @@ def test_a_small_file_does_not_ask_for_much_memory_by_claiming_fortran_order(
 ) -> None:
     """Other arrays are decoded piece by piece; these are held whole, so their inflation is
     bounded."""
-    header = npy(np.zeros((2, 2), order="F")).replace(
-        b"(2, 2), }" + b" " * 11, b"(200000, 1000), }   "
-    )[:128]
+    shape = b"(2, 2), }" + b" " * 11, b"(200000, 1000), }   "
+    header = npy(np.zeros((2, 2), order="F")).replace(*shape)[:128]
     stored = zlib.compress(header, wbits=-15) + bytes(2_000_000)
     source = opened(deflated(stored, 0, 128 + 1_600_000_000), tmp_path)
     assert source.index.find("x").slices[0].full_shape == (200000, 1000)
@@ -229,32 +214,12 @@ def test_many_streams_are_read_by_turns(tmp_path: Path) -> None:
     }
 
 
-def assignment_of(arrays: Arrays, num_files: int = 1) -> Assignment:
-    slices = TensorTable.of(
-        (key, str(array.dtype), array.shape) for key, array in arrays.items()
-    ).whole()
-    return Assignment(slices, np.arange(len(arrays)) % num_files, num_files)
+KEYS_ELSEWHERE = ["/etc/passwd", "../x", "a/../../x", "..\\x", "C:\\x", "c:/x", "\\\\host\\x"]
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        "/etc/passwd",
-        "../x",
-        "a/../../x",
-        "..\\x",
-        "C:\\x",
-        "c:/x",
-        "\\\\host\\x",
-        "a\0b",
-        "\udc80",
-        "n" * 65533,
-    ],
-)
+@pytest.mark.parametrize("key", [*KEYS_ELSEWHERE, "a\0b", "\udc80", "n" * 65533])
 def test_a_key_that_would_be_unpacked_elsewhere_or_that_zip_cannot_hold_is_refused(
     key: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UnsupportedError):
-        FORMAT.create(
-            LocalStorage(str(tmp_path)), "m", assignment_of({key: GOOD}), Metadata(), "g1"
-        )
+        write_arrays(FORMAT, LocalStorage(str(tmp_path)), "m", {key: GOOD})

@@ -2,9 +2,7 @@
 wrong. Arrays of NumPy in pickles, which are tensors."""
 
 import json
-import pickle
 import tempfile
-import zipfile
 from argparse import Namespace
 from itertools import accumulate
 from pathlib import Path
@@ -19,9 +17,11 @@ import shardvar as sv
 from shardvar.cli.main import main
 from shardvar.errors import InvalidCheckpoint, UnsupportedError
 from shardvar.planning.index import OBJECTS
+from shardvar.wire.opcode_writer import Call
 from shardvar.wire.plain import OrderedMap, Size, Tagged, build_objects, encode_value
+from spec_tests.helpers.damage import flip
 from spec_tests.helpers.format_protocol import GOLDEN
-from spec_tests.helpers.torch_files import write_torch
+from spec_tests.helpers.torch_files import save_pickled, write_torch
 from spec_tests.hostile.safetensors import safetensors, tensor
 
 FORMS = ["shardvar", "safetensors", "zarr", "orbax", "npz", "tensorflow"]
@@ -44,59 +44,56 @@ def document(**values: Any) -> str:
     return build_objects({key: encode_value(value) for key, value in values.items()})
 
 
+def named(folder: Path, name: str, form: str) -> Path:
+    return folder / f"{name}{ENDINGS.get(form, '')}"
+
+
 @pytest.mark.parametrize("form", [*FORMS, "torch", "pt"])
 def test_a_copy_keeps_the_objects(form: str, tmp_path: Path) -> None:
     """In the same format and from any format to any other, in another cut; a filter chooses among
-    them, and the metadata of the user stay."""
+    them, and the metadata of the user stay. Also without any tensor."""
     values = {"lr": 0.1, "betas": (0.9, 0.99), "size": Size([2]), "kind": Tagged("torch.dtype", "int8"),
               "step": np.int64(3), "map": OrderedMap({"a": None}), "name": "adam"}  # fmt: skip
     save_with(tmp_path / "a.safetensors", document(**values))
-    ending = ENDINGS.get(form, "")
-    first, second = tmp_path / f"b{ending}", tmp_path / f"c{ending}"
+    first, second = named(tmp_path, "b", form), named(tmp_path, "c", form)
     sv.reshard(tmp_path / "a.safetensors", first, format=form)
     cut = 2 if form in ("shardvar", "torch", "zarr", "orbax", "tensorflow") else None
     report = sv.reshard(first, second, format=form, partition=cut, exclude="name")
     assert (report.num_objects, report.num_tensors) == (len(values) - 1, 1)
     with sv.open_checkpoint(first) as reader, sv.open_checkpoint(second) as copy:
         assert {*copy} == {*reader} - {"name"} == {"w", *values} - {"name"}
-        assert reader.source.objects(values, "") == {
-            key: encode_value(value).encode() for key, value in values.items()
-        }
-        assert copy.source.objects(values, "") == {
-            key: encode_value(value).encode() for key, value in values.items() if key != "name"
-        }
+        held = {key: encode_value(value).encode() for key, value in values.items()}
+        assert reader.source.objects(values, "") == held
+        held.pop("name")
+        assert copy.source.objects(values, "") == held
         assert reader.read("step")[()] == b"np.int64(3)" and not reader.metadata.user
         assert reader.read("betas")[()] == b"(0.9, 0.99)"
     assert sv.verify(second).ok and np.array_equal(sv.load(second)["w"], W)
+    write_torch(tmp_path / "x.pt", {"lr": 0.5, "name": "x"})
+    alone = named(tmp_path, "y", form)
+    assert sv.reshard(tmp_path / "x.pt", alone, format=form).num_objects == 2
+    sv.reshard(alone, tmp_path / "z.pt")
+    assert sv.diff(tmp_path / "x.pt", tmp_path / "z.pt").equal
 
 
-def test_a_changed_object_is_a_difference_with_its_key(tmp_path: Path) -> None:
-    for name, rate in (("a", 0.1), ("b", 0.2)):
-        save_with(tmp_path / f"{name}.safetensors", document(lr=rate, name="x"))
+def test_verbs_see_objects_as_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Verify says what covers them: the index of the native format has checksums, and the header of
+    safetensors has none."""
+    for name, rate in (("a", 0.125), ("b", 0.25)):
+        save_with(tmp_path / f"{name}.safetensors", document(lr=rate))
         sv.reshard(tmp_path / f"{name}.safetensors", tmp_path / f"n{name}", format="shardvar")
-    for b in ("nb", "b.safetensors"):
-        report = sv.diff(tmp_path / "na", tmp_path / b)
-        assert [each.key for each in report.differences] == ["lr"]
-    assert sv.diff(tmp_path / "na", tmp_path / "a.safetensors").equal
-
-
-def test_objects_are_shown_as_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save_with(tmp_path / "a.safetensors", document(lr=0.125))
-    sv.reshard(tmp_path / "a.safetensors", tmp_path / "n", format="shardvar")
-    for path in (tmp_path / "n", tmp_path / "a.safetensors"):
+    for path in (tmp_path / "na", tmp_path / "a.safetensors"):
         assert main(["inspect", str(path), "--json"]) == 0
         shown = json.loads(capsys.readouterr().out)
         assert (len(shown["tensors"]), shown["num_settings"], shown["metadata"]) == (2, 1, {})
         assert main(["show", str(path), "lr"]) == 0
         assert "0.125" in capsys.readouterr().out
-
-
-def test_verify_says_what_covers_the_objects(tmp_path: Path) -> None:
-    """The index of the native format has checksums, and the header of safetensors has none."""
-    save_with(tmp_path / "a.safetensors", document(lr=0.125))
-    sv.reshard(tmp_path / "a.safetensors", tmp_path / "n", format="shardvar")
-    assert not sv.verify(tmp_path / "n").unverified
-    assert {each.key for each in sv.verify(tmp_path / "a.safetensors").unverified} == {"w", "lr"}
+        unverified = {each.key for each in sv.verify(path).unverified}
+        assert unverified == ({"w", "lr"} if path.suffix else set())
+        assert sv.diff(tmp_path / "na", path).equal
+        for other in ("nb", "b.safetensors"):
+            report = sv.diff(path, tmp_path / other)
+            assert [each.key for each in report.differences] == ["lr"]
 
 
 @pytest.mark.parametrize(
@@ -130,16 +127,11 @@ def test_a_wrong_object_is_a_fault_of_its_key(
     assert "v" in sv.load(tmp_path / "b")
 
 
-def test_a_document_in_the_metadata_of_the_user_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(sv.errors.ArgumentError, match=OBJECTS):
-        sv.save(tmp_path / "a", {"w": W}, metadata={OBJECTS: "{}"})
-
-
 def test_texts_of_orbax_stay_texts_of_orbax(tmp_path: Path) -> None:
     """By way of another format, with the same digests; elsewhere they are texts."""
     source = GOLDEN / "orbax" / "strings" / "ckpt"
     for form in FORMS:
-        between, back = tmp_path / f"{form}{ENDINGS.get(form, '')}", tmp_path / f"{form}-back"
+        between, back = named(tmp_path, form, form), tmp_path / f"{form}-back"
         sv.reshard(source, between, format=form)
         sv.reshard(between, back, format="orbax")
         for path in (between, back):
@@ -148,18 +140,7 @@ def test_texts_of_orbax_stay_texts_of_orbax(tmp_path: Path) -> None:
     sv.reshard(source, tmp_path / "x.pt")
 
 
-def test_objects_without_any_tensor_are_carried(tmp_path: Path) -> None:
-    write_torch(tmp_path / "a.pt", {"lr": 0.5, "name": "x"})
-    for form in (*FORMS, "torch"):
-        path = tmp_path / f"{form}{ENDINGS.get(form, '')}"
-        assert sv.reshard(tmp_path / "a.pt", path, format=form).num_objects == 2
-        sv.reshard(path, tmp_path / f"{form}.pt")
-        assert sv.diff(tmp_path / "a.pt", tmp_path / f"{form}.pt").equal
-
-
 def test_every_object_that_is_refused_is_named(tmp_path: Path) -> None:
-    from shardvar.wire.opcode_writer import Call
-
     values = {name: Call("builtins.range", (1, 2, 1)) for name in ("first", "second")}
     write_torch(tmp_path / "a.pt", {"lr": 0.5} | values)
     with pytest.raises(UnsupportedError, match=r"first.*builtins.range.*'second'.*exclude"):
@@ -169,15 +150,20 @@ def test_every_object_that_is_refused_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["npz", "tensorflow"])
 def test_a_document_in_a_tensor_is_compared_with_its_checksum(form: str, tmp_path: Path) -> None:
-    """With any bit of it changed, it is a fault with the name of the document; the tensors are
-    read."""
-    save_with(tmp_path / "a.safetensors", document(lr=0.5))
-    path = tmp_path / f"b{ENDINGS.get(form, '')}"
-    sv.reshard(tmp_path / "a.safetensors", path, format=form)
+    """With any bit of it changed, it is a fault with the name of the document; the tensors are read.
+    No tensor can have that name, with objects and without, nor the user's metadata."""
+    source, path = tmp_path / "a.safetensors", named(tmp_path, "b", form)
+    save_with(source, document(lr=0.5))
+    with pytest.raises(UnsupportedError, match=OBJECTS):
+        sv.reshard(source, path, format=form, rename={"w": OBJECTS})
+    with pytest.raises(UnsupportedError, match=OBJECTS):
+        sv.save(path, {OBJECTS: W}, format=form)
+    with pytest.raises(sv.errors.ArgumentError, match=OBJECTS):
+        sv.save(tmp_path / "b", {"w": W}, metadata={OBJECTS: "{}"})
+    assert not [*tmp_path.glob("b*")]
+    sv.reshard(source, path, format=form)
     file = path if form == "npz" else tmp_path / "b.data-00001-of-00002"
-    octets = bytearray(file.read_bytes())
-    octets[octets.index(b"0.5")] ^= 4
-    file.write_bytes(octets)
+    flip(file, file.read_bytes().index(b"0.5"), 4)
     assert np.array_equal(sv.load(path, "w")["w"], W)
     report = sv.verify(path)
     assert not report.ok and {each.key for each in report.damages} == {OBJECTS}
@@ -185,33 +171,7 @@ def test_a_document_in_a_tensor_is_compared_with_its_checksum(form: str, tmp_pat
         sv.reshard(path, tmp_path / "c", format="shardvar")
 
 
-@pytest.mark.parametrize("form", ["npz", "tensorflow"])
-def test_a_tensor_cannot_have_the_name_of_the_document(form: str, tmp_path: Path) -> None:
-    """Nothing is written, with objects and without."""
-    save_with(tmp_path / "a.safetensors", document(lr=0.5))
-    path = tmp_path / f"b{ENDINGS.get(form, '')}"
-    with pytest.raises(UnsupportedError, match=OBJECTS):
-        sv.reshard(tmp_path / "a.safetensors", path, format=form, rename={"w": OBJECTS})
-    with pytest.raises(UnsupportedError, match=OBJECTS):
-        sv.save(path, {OBJECTS: W}, format=form)
-    assert not [*tmp_path.glob("b*")]
-
-
 # --- Arrays of NumPy in pickles
-
-
-def save_pickled(path: Path, state: Any, protocol: int = 2, is_old: bool = False) -> Path:
-    """Save a state as torch.save does, in either of its forms, with Python's own pickle."""
-    octets = pickle.dumps(state, protocol)
-    if is_old:
-        system = {"protocol_version": 1001, "little_endian": True, "type_sizes": {}}
-        head = [pickle.dumps(each, 2) for each in (0x1950A86A20F9469CFC6C, 1001, system)]
-        path.write_bytes(b"".join([*head, octets, pickle.dumps([], 2)]))
-        return path
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("m/data.pkl", octets)
-        archive.writestr("m/version", "3\n")
-    return path
 
 
 GENERATORS = {

@@ -1,5 +1,5 @@
-"""Format.remove: a checkpoint goes whole, the index first, and nothing of another's goes with
-it."""
+"""Format.remove: a checkpoint goes whole, the index first, and nothing of another's goes with it. And
+of one that another replaces while it is being opened, one of the two is read, whole."""
 
 import os
 from pathlib import Path
@@ -14,11 +14,14 @@ from shardvar.planning.policies import BalancedPolicy
 from shardvar.storage.local import LocalStorage
 from spec_tests.helpers.faulty_storage import (
     FORMATS,
+    NEW,
+    OLD,
     Fault,
     FaultyStorage,
     Killed,
     arrays,
     failing,
+    is_same,
     save,
 )
 
@@ -32,21 +35,14 @@ def remove(path: Path, form: str, fault: Fault | None = None) -> None:
 
 
 @pytest.mark.parametrize("form", WAYS)
-def test_nothing_is_left_of_what_was_removed(form: str, tmp_path: Path) -> None:
-    save(tmp_path, form, arrays(1))
-    remove(tmp_path, form)
-    assert os.listdir(tmp_path) == []
-    remove(tmp_path, form)
-
-
-@pytest.mark.parametrize("form", WAYS)
 def test_a_removal_that_stops_at_any_step_leaves_no_checkpoint_and_is_finished_by_the_next(
     form: str, tmp_path: Path
 ) -> None:
     fault = Fault(-1)
     save(tmp_path / "counted", form, arrays(1))
     remove(tmp_path / "counted", form, fault)
-    assert fault.taken >= 2
+    remove(tmp_path / "counted", form)
+    assert fault.taken >= 2 and os.listdir(tmp_path / "counted") == []
     are_whole = []
     for step in range(fault.taken):
         for after in (False, True):
@@ -81,42 +77,26 @@ def test_what_writers_of_the_name_left_goes_too(form: str, tmp_path: Path) -> No
 
 
 TRAPS = {
-    "shardvar": [
-        "ck-10.svindexes",
-        "ck-1-1.svindex~",
-        "ck-1x.svdata-0-00000-of-00001",
-        "ck-1.svindex.bak",
-        "ck-1",
-    ],
-    "tensorflow": [
-        "ck-10.index",
-        "ck-10.data-00000-of-00001",
-        "ck-1.data-00000-of-00001.bak",
-        "ck-1.indexes",
-        "ck-1",
-    ],
-    "safetensors": [
-        "ck-10.safetensors",
-        "ck-10-00001-of-00002.safetensors",
-        "ck-00001-of-00002.safetensors",
-        "ck-1-extra.safetensors",
-        "ck-1",
-    ],
-    "npz": ["ck-10.npz", "ck-1.npz.bak", "ck-1.npy", "ck-1"],
+    "shardvar": "ck-10.svindexes ck-1-1.svindex~ ck-1x.svdata-0-00000-of-00001 ck-1.svindex.bak",
+    "tensorflow": "ck-10.index ck-10.data-00000-of-00001 ck-1.data-00000-of-00001.bak ck-1.indexes",
+    "safetensors": "ck-10.safetensors ck-10-00001-of-00002.safetensors ck-1-extra.safetensors"
+    " ck-00001-of-00002.safetensors",
+    "npz": "ck-10.npz ck-1.npz.bak ck-1.npy",
 }
 """Names that begin like those of ``ck-1`` and are not."""
 
 
 @pytest.mark.parametrize("form", sorted(TRAPS))
 def test_nothing_goes_that_only_has_a_similar_name(form: str, tmp_path: Path) -> None:
-    for name in TRAPS[form]:
+    traps = {"ck-1", *TRAPS[form].split()}
+    for name in traps:
         (tmp_path / name).write_bytes(b"mine")
     ending = ".safetensors" if form == "safetensors" else ""  # without it, a folder is meant
     sv.save(tmp_path / f"ck-1{ending}", arrays(1), format=form, force=True)
     sv.save(tmp_path / f"ck-100{ending}", arrays(3), format=form)
     before = {name for name in os.listdir(tmp_path) if name.startswith("ck-100")}
     format_named(form).remove(LocalStorage(str(tmp_path)), "ck-1")
-    assert set(os.listdir(tmp_path)) == {*TRAPS[form], *before}
+    assert set(os.listdir(tmp_path)) == traps | before
     with pytest.raises(CheckpointNotFound):
         sv.open_checkpoint(tmp_path / ("ck-1.npz" if form == "npz" else "ck-1.index"))
 
@@ -128,3 +108,32 @@ def test_files_of_a_set_without_any_index_are_nobodys_to_remove(tmp_path: Path) 
     there = sorted(os.listdir(tmp_path))
     remove(tmp_path, "safetensors set")
     assert sorted(os.listdir(tmp_path)) == there
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_of_two_checkpoints_one_is_read_whole(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another writer commits before any one of the files is opened."""
+    opens, number, is_over = LocalStorage.open, 0, False
+    found = []
+    while not is_over:
+        save(tmp_path, form, OLD, force=True)
+        count = 0
+
+        def open_and_write(storage: LocalStorage, name: str) -> Any:
+            nonlocal count
+            count += 1
+            if count == number + 1:  # noqa: B023 - called within this turn
+                with monkeypatch.context() as quiet:
+                    quiet.setattr(LocalStorage, "open", opens)
+                    save(tmp_path, form, NEW, force=True)
+            return opens(storage, name)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalStorage, "open", open_and_write)
+            values = sv.load(tmp_path / FORMATS[form][1])
+        found.append(is_same(values, NEW))
+        assert found[-1] or is_same(values, OLD)
+        number, is_over = number + 1, number >= count
+    assert found[0] and not found[-1]

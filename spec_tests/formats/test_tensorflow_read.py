@@ -2,17 +2,18 @@
 key by key.
 
 Values, dtypes and shapes come from TensorFlow itself (``expected.json``), as does what is damaged.
-"""
+String tensors may be in slices, as TensorFlow writes the shards of a string variable."""
 
+import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+import shardvar as sv
 from shardvar.errors import (
     CheckpointError,
     CheckpointNotFound,
@@ -20,19 +21,20 @@ from shardvar.errors import (
     IncompleteCheckpoint,
     InconsistentTensor,
     InvalidCheckpoint,
+    MalformedCheckpoint,
     MissingFile,
     OutOfBounds,
     OverlappingSlices,
     ShardvarError,
     UnsupportedError,
 )
-from shardvar.formats.tensorflow import FORMAT
-from shardvar.formats.tensorflow.contents import decode_key
+from shardvar.formats import tensorflow
+from shardvar.formats.tensorflow import FORMAT, join_payloads, join_strings
 from shardvar.layout.dtypes import is_opaque
-from shardvar.layout.region import parse_slice_text
-from shardvar.planning.index import NO_CHECKSUM
+from shardvar.layout.region import Region, parse_slice_text
 from shardvar.storage.local import LocalStorage
-from spec_tests.helpers.memory_storage import MemoryStorage
+from shardvar.wire import strings
+from spec_tests.helpers.damage import flip
 from spec_tests.helpers.tensor_bundles import (
     GOLDEN,
     digest,
@@ -56,27 +58,20 @@ REFUSED: dict[str, type[ShardvarError]] = {
     V1: UnsupportedError,
 }
 
+GRAPH, VALUE = "_CHECKPOINTABLE_OBJECT_GRAPH", ".ATTRIBUTES/VARIABLE_VALUE"
+
 # The keys that are listed as faults, when the index can be read and the key cannot.
 FAULTS: dict[str, dict[str, type[CheckpointError]]] = {
     "bad_data_missing": dict.fromkeys("astz", MissingFile),
-    "bad_shard_missing": {
-        "_CHECKPOINTABLE_OBJECT_GRAPH": MissingFile,
-        "b/.ATTRIBUTES/VARIABLE_VALUE": MissingFile,
+    "bad_shard_missing": dict.fromkeys((GRAPH, f"b/{VALUE}"), MissingFile),
+    "bad_shard_name_count": dict.fromkeys((GRAPH, f"a/{VALUE}", f"b/{VALUE}"), MissingFile),
+    "bad_shards_swapped": {GRAPH: IncompleteCheckpoint},
+    **{
+        f"badhand_entry_{what}": {"a": InvalidCheckpoint}
+        for what in "dtype_0 dtype_99 huge_shape negative_dim overflow_shape size".split()
     },
-    "bad_shard_name_count": {
-        "_CHECKPOINTABLE_OBJECT_GRAPH": MissingFile,
-        "a/.ATTRIBUTES/VARIABLE_VALUE": MissingFile,
-        "b/.ATTRIBUTES/VARIABLE_VALUE": MissingFile,
-    },
-    "bad_shards_swapped": {"_CHECKPOINTABLE_OBJECT_GRAPH": IncompleteCheckpoint},
-    "badhand_entry_dtype_0": {"a": InvalidCheckpoint},
-    "badhand_entry_dtype_99": {"a": InvalidCheckpoint},
-    "badhand_entry_huge_shape": {"a": InvalidCheckpoint},
-    "badhand_entry_negative_dim": {"a": InvalidCheckpoint},
-    "badhand_entry_offset_negative": {"a": OutOfBounds},
-    "badhand_entry_overflow_shape": {"a": InvalidCheckpoint},
-    "badhand_entry_size": {"a": InvalidCheckpoint},
     "badhand_entry_unknown_rank": {"a": InvalidCheckpoint},
+    "badhand_entry_offset_negative": {"a": OutOfBounds},
     "badhand_slice_listed_twice": {"a": OverlappingSlices},
     "badhand_slice_orphan": {"q": InvalidCheckpoint},
     "badhand_slice_rank": {"a": InconsistentTensor},
@@ -87,7 +82,7 @@ FAULTS: dict[str, dict[str, type[CheckpointError]]] = {
 # The keys of which the bytes are wrong, which nobody knows before they are read.
 CORRUPT = {
     "bad_data_byte": "a",
-    "bad_shards_swapped": "a/.ATTRIBUTES/VARIABLE_VALUE",
+    "bad_shards_swapped": f"a/{VALUE}",
     "bad_string_byte": "s",
     "bad_string_length": "s",
     "badhand_entry_crc": "a",
@@ -136,43 +131,29 @@ def test_a_checkpoint_whose_index_is_damaged_does_not_open(name: str) -> None:
     assert f"{storage.path}/{prefix}" in caught.value.cause and caught.value.remedy
 
 
-@pytest.mark.parametrize("name", sorted(FAULTS))
-def test_a_key_that_cannot_be_read_is_listed_with_its_fault(name: str) -> None:
-    """The fault has the class of the damage and names key and file; the checkpoint opens."""
-    _, source = open_golden(name)
-    assert {key: type(error) for key, error in source.index.faults.items()} == FAULTS[name]
-    for key, error in source.index.faults.items():
-        assert repr(key) in error.cause and ".index" in error.cause and error.remedy
-
-
 @pytest.mark.parametrize("name", sorted(FAULTS.keys() | CORRUPT.keys()))
-def test_other_keys_of_a_damaged_checkpoint_read_as_before(name: str) -> None:
+def test_damage_is_that_of_its_keys_and_the_others_read_as_before(name: str) -> None:
+    """A fault has the class of the damage and names key and file. Bytes that disagree with their
+    checksum are never returned: strings are checked by the source; of plain entries, it gives the
+    checksum to compare."""
     expected, source = open_golden(name)
-    damaged = {*source.index.faults, CORRUPT.get(name)}
+    faults = source.index.faults
+    assert {key: type(error) for key, error in faults.items()} == FAULTS.get(name, {})
+    for key, error in faults.items():
+        assert repr(key) in error.cause and ".index" in error.cause and error.remedy
+    if name in CORRUPT:
+        with pytest.raises(CorruptCheckpoint) as caught:
+            read_tensor(source, CORRUPT[name])
+        if name.startswith("bad_string"):
+            said = r"'s': .*ck\.data-00000-of-00001.* offset 48"
+            assert re.search(said, caught.value.cause)
+    damaged = {*faults, CORRUPT.get(name)}
     if name == "bad_shards_swapped":
-        damaged.add("b/.ATTRIBUTES/VARIABLE_VALUE")  # it lies in the other file, too
-    for key in source.index.entries.slices.tensors.keys:
-        if key not in damaged:
-            value = read_tensor(source, key)
-            wanted = tensors_of(expected).get(key)
-            if wanted:
-                check_values(wanted, value)
-    assert damaged
-
-
-@pytest.mark.parametrize("name", sorted(CORRUPT))
-def test_bytes_that_disagree_with_their_checksum_are_never_returned(name: str) -> None:
-    """Strings are checked by the source; of plain entries, the source gives the checksum to
-    compare."""
-    _, source = open_golden(name)
-    entries = source.index.find(CORRUPT[name])
-    payload = bytearray(int(entries.slices.nbytes[0]))
-    if entries.plain[0]:
-        source.read_into(entries, 0, 0, memoryview(payload))
-        assert source.crc.compute(payload) != entries.checksum[0] != NO_CHECKSUM
-    else:
-        with pytest.raises(CorruptCheckpoint, match=r"'s': .*ck\.data-00000-of-00001.* offset 48"):
-            source.read_into(entries, 0, 0, memoryview(payload))
+        damaged.add(f"b/{VALUE}")  # it lies in the other file, too
+    for key in {*source.index.entries.slices.tensors.keys} - damaged:
+        value, wanted = read_tensor(source, key), tensors_of(expected).get(key)
+        if wanted:
+            check_values(wanted, value)
 
 
 @pytest.mark.parametrize("name", ["strings", "iterator_variant", "hand_big_endian"])
@@ -198,10 +179,6 @@ def test_the_last_piece_of_a_damaged_string_is_refused() -> None:
     source.read_into(entries, 0, 0, memoryview(bytearray(nbytes - 1)))
     with pytest.raises(CorruptCheckpoint):
         source.read_into(entries, 0, nbytes - 1, memoryview(bytearray(1)))
-
-
-def test_a_name_that_is_not_utf8_is_a_name() -> None:
-    assert decode_key(b"\xff\xfe/w").encode("utf-8", "surrogateescape") == b"\xff\xfe/w"
 
 
 def test_trailing_bytes_and_files_without_a_tensor_are_told_and_harm_nobody() -> None:
@@ -260,48 +237,97 @@ def test_a_v1_checkpoint_is_found_by_what_is_in_its_files(tmp_path: Path) -> Non
     for number in range(2):
         shutil.copy(GOLDEN / V1 / prefix, tmp_path / f"old-{number:05}-of-00002")
     parts = LocalStorage(str(tmp_path))
-    assert (
-        FORMAT.locate(parts, "")
-        == FORMAT.locate(parts, "old")
-        == FORMAT.locate(parts, "old-00001-of-00002")
-        == ["old"]
-    )
+    assert all(FORMAT.locate(parts, name) == ["old"] for name in ("", "old", "old-00001-of-00002"))
     with pytest.raises(UnsupportedError, match="V1"):
         FORMAT.open(parts, "old")
 
 
-# --- hostile bytes
+@pytest.fixture
+def sliced(tmp_path: Path) -> Path:
+    shutil.copytree(GOLDEN / "slices_of_strings", tmp_path / "sliced")
+    return tmp_path / "sliced" / "ss"
 
 
-@given(
-    st.sampled_from(
-        ["dense_single", "slices_grid_2d", "strings", "hand_big_endian", "sharded_var_3_max40"]
-    ),
-    st.data(),
-)
-def test_a_flipped_bit_of_any_file_is_noticed_or_changes_nothing(
-    name: str, data: st.DataObject
+def test_strings_in_slices_are_read_and_written_as_whole_ones_are(
+    sliced: Path, tmp_path: Path
 ) -> None:
-    """Whatever the bit, every key reads as before or is refused, and nothing else ever happens."""
-    expected, storage, prefix = golden(name)
-    files = {
-        file: (Path(storage.path) / file).read_bytes()
-        for file in storage.names()
-        if file.startswith(prefix + ".")
-    }
-    victim = data.draw(st.sampled_from(sorted(files)))
-    damaged = bytearray(files[victim])
-    damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    memory = MemoryStorage({**files, victim: bytes(damaged)})
-    try:
-        source = FORMAT.open(memory, prefix)
-    except CheckpointError as error:
-        assert error.cause and error.remedy
-        return
-    for key, wanted in tensors_of(expected).items():
-        try:
-            value = read_tensor(source, key)
-        except CheckpointError as error:
-            assert error.cause and error.remedy
-        else:
-            check_values(wanted, value)
+    expected, _, _ = golden("slices_of_strings")
+    wanted = {key: string_values(expected["tensors"][key]) for key in "sv"}
+    loaded = sv.load(sliced)
+    assert {key: loaded[key].ravel().tolist() for key in "sv"} == wanted
+    with sv.open_checkpoint(sliced) as reader:
+        assert reader.read("s", np.s_[1:, 1]).tolist() == loaded["s"][1:, 1].tolist()
+    for form in ("tensorflow", "shardvar"):
+        sv.reshard(sliced, tmp_path / form, format=form, rename={"v": "a"})
+        written = sv.load(tmp_path / form)
+        assert {key: written[key].ravel().tolist() for key in "sa"} == {
+            "s": wanted["s"],
+            "a": wanted["v"],
+        }
+        assert sv.verify(tmp_path / form).ok
+        assert sv.diff(sliced, tmp_path / form, rename={"v": "a"}).equal
+
+
+def test_a_damaged_slice_of_strings_is_damage_of_its_tensor(sliced: Path) -> None:
+    """Every thirteenth byte of a file in turn, with one bit changed; and the file lost."""
+    whole = sv.verify(sliced)
+    assert whole.ok and set(whole.outcomes.values()) == {"ok"}
+    file = sliced.with_name("ss.data-00000-of-00002")
+    for position in range(0, file.stat().st_size, 13):
+        flip(file, position)
+        assert sv.verify(sliced).outcomes == {"n": "ok", "s": "damaged", "v": "ok"}, position
+        with pytest.raises((CorruptCheckpoint, MalformedCheckpoint)):
+            sv.load(sliced, ["s"])
+        flip(file, position)
+    file.unlink()
+    assert sv.verify(sliced).outcomes == {"n": "ok", "s": "damaged", "v": "ok"}
+
+
+def test_a_payload_is_joined_once_for_all_its_blocks(
+    sliced: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not once for each, which would take time by the square of its size; and it is dropped with
+    its last byte."""
+    joins: list[int] = []
+
+    def join(parts: Iterable[tuple[Region, bytes]], shape: tuple[int, ...], nbytes: int) -> bytes:
+        joins.append(nbytes)
+        return join_payloads(parts, shape, nbytes)
+
+    monkeypatch.setattr(tensorflow, "join_payloads", join)
+    source = FORMAT.open(LocalStorage(str(sliced.parent)), "ss")
+    entries = source.index.find("s")
+    nbytes = int(entries.slices.nbytes[0])
+    buffer = bytearray(nbytes)
+    for start in range(0, nbytes, 5):
+        source.read_into(entries, 0, start, memoryview(buffer)[start : start + 5])
+    assert joins == [nbytes] and not source.made.kept
+    whole = bytearray(nbytes)
+    source.read_into(entries, 0, 0, memoryview(whole))
+    assert whole == buffer and not source.made.kept
+    source.close()
+
+
+def test_no_two_tensors_have_one_entry(sliced: Path) -> None:
+    """Where another payload has the place of the joined one, its key is refused: values would be
+    mixed up."""
+    source = FORMAT.open(LocalStorage(str(sliced.parent)), "ss")
+    entries, stored = source.index.find("s"), source.stored
+    place = int(entries.file[0]), int(entries.start[0]), int(entries.slices.nbytes[0])
+    source.close()
+    faults: dict[str, CheckpointError] = {}
+    assert (len(join_strings(stored, faults, (), "")[0]), faults) == (3, {})
+    assert len(join_strings(stored, faults, [place], "")[0]) == 5
+    assert list(faults) == ["s"] and isinstance(faults["s"], InvalidCheckpoint)
+
+
+def test_slices_without_elements_and_lengths_in_too_many_bytes() -> None:
+    payload = strings.encode(np.array([b"a", b"b"], object))
+    parts = [(Region((0,), (2,)), payload), (Region((2,), (0,)), b"")]
+    assert join_payloads(parts, (2,), len(payload)) == payload
+    # 81 00 is another spelling of the length 1.
+    longer = b"\x81\x00" + payload[1:]
+    with pytest.raises(MalformedCheckpoint, match="8 bytes when joined, and not 9"):
+        join_payloads([(Region((0,), (2,)), longer)], (2,), len(longer))
+    with pytest.raises(InvalidCheckpoint, match="No array can have"):
+        join_payloads([], (2**62, 0), 4)

@@ -1,12 +1,14 @@
-"""torch's checkpoints: the golden ones by torch, whole, damaged and hostile, through the verbs; and
-the parts alone."""
+"""torch's checkpoints: the golden ones by torch, damaged ones through the verbs, and the parts alone.
+
+Files in the form that ``torch.save`` had before version 1.6: the golden one was written by torch 2.13
+with ``_use_new_zipfile_serialization=False``: views, tied and empty tensors, and objects."""
 
 import pickle
 import shutil
 import tracemalloc
-import zipfile
 import zlib
 from collections import Counter, OrderedDict, defaultdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,30 +17,34 @@ import pytest
 
 import shardvar as sv
 from shardvar.cli.main import main
-from shardvar.errors import CorruptCheckpoint, ShardvarError, UnsupportedError
+from shardvar.errors import (
+    CorruptCheckpoint,
+    IncompleteCheckpoint,
+    InvalidCheckpoint,
+    ShardvarError,
+    UnsupportedError,
+)
 from shardvar.formats.files import DataFiles
 from shardvar.formats.leaves import leaves_of
 from shardvar.formats.torch.dcp import open_dcp, parse_metadata
 from shardvar.formats.torch.source import Frames
-from shardvar.formats.torch.values import is_tensor, plain_of, tensor_of
+from shardvar.formats.torch.values import STORAGES, is_tensor, plain_of, tensor_of
 from shardvar.layout.region import Region
 from shardvar.storage.local import LocalStorage
+from shardvar.wire.damage import LEGACY_MAGIC
+from shardvar.wire.opcode_writer import Call, build_pickle
 from shardvar.wire.pickle import parse_pickle
 from shardvar.wire.plain import Global, Node, Reference
-from spec_tests.helpers.format_protocol import GOLDEN, expectation
+from spec_tests.helpers.damage import flip
+from spec_tests.helpers.format_protocol import GOLDEN
+from spec_tests.helpers.torch_files import save_pickled
 
+UNLIKE = "disagree with their CRC-32"
 TENSOR = Node("torch._utils._rebuild_tensor_v2", ())
 
 
-@pytest.mark.parametrize("path", ["torch_dcp/no_checksums/ckpt", "torch_pt/no_checksums/x.pt"])
-def test_an_archive_without_checksums_is_read_and_never_called_compared(
-    path: str, tmp_path: Path
-) -> None:
-    """``set_crc32_options(False)`` of torch leaves the CRC of every record 0."""
-    report = sv.verify(GOLDEN / path)
-    assert report.ok and set(report.outcomes.values()) == {"not verifiable"}
-    assert report.unguarded_nbytes == report.read_nbytes > 0
-    # A single CRC that is 0 is a wrong one, also where the elements can no longer be compared.
+def test_a_single_checksum_that_is_0_is_a_wrong_one(tmp_path: Path) -> None:
+    """Also where the elements can no longer be compared."""
     sv.save(tmp_path / "ck.pt", {"t": np.arange(4, dtype=np.int64)})
     file = tmp_path / "ck.pt"
     crc = zlib.crc32(sv.load(file)["t"].tobytes()).to_bytes(4, "little")
@@ -47,35 +53,35 @@ def test_an_archive_without_checksums_is_read_and_never_called_compared(
     assert not sv.verify(file).ok
 
 
-def test_a_view_of_a_part_of_a_storage_is_covered_by_the_checksum_of_the_storage() -> None:
-    case = "small_view_of_large_storage"
-    source = GOLDEN / "torch_pt" / case / expectation("torch_pt", case)["open"]
-    report = sv.verify(source)
-    assert report.ok and set(report.outcomes.values()) == {"ok"} and report.unguarded_nbytes == 0
-
-
 def damaged_views(folder: Path) -> Path:
     """Views of one storage, with its first bit changed: ``tail`` ends it and ``evens`` nearly
     reaches its end."""
-    octets = bytearray((GOLDEN / "torch_pt" / "shared_storage" / "x.pt").read_bytes())
-    values = np.frombuffer(
-        sv.load(GOLDEN / "torch_pt" / "shared_storage" / "x.pt")["whole"].tobytes(), np.uint8
-    )
-    octets[octets.index(values.tobytes())] ^= 1
-    (folder / "x.pt").write_bytes(octets)
-    return folder / "x.pt"
+    shutil.copy(GOLDEN / "torch_pt" / "shared_storage" / "x.pt", path := folder / "x.pt")
+    flip(path, path.read_bytes().index(sv.load(path)["whole"].tobytes()))
+    return path
 
 
 def test_a_storage_is_compared_where_the_tensors_that_are_read_reach_over_all_of_it(
     tmp_path: Path,
 ) -> None:
+    """A part of it is compared where that is asked for: by ``verify="full"``, by a reshard, and by
+    show of a small tensor; a reader says what it did not compare."""
     path = damaged_views(tmp_path)
     for keys in (None, ["whole"], ["evens", "tail"], ["t", "again"]):
-        with pytest.raises(
-            CorruptCheckpoint, match="disagree with their CRC-32|do not have the checksum"
-        ):
+        with pytest.raises(CorruptCheckpoint, match=f"{UNLIKE}|do not have the checksum"):
             sv.load(path, keys)
     assert sv.load(path, ["head", "tail"])["tail"].shape == (10,)
+    for keys in (["tail"], ["head", "tail"], ["t"]):
+        with pytest.raises(CorruptCheckpoint, match=UNLIKE):
+            sv.load(path, keys, verify="full")
+        with pytest.raises(CorruptCheckpoint, match=UNLIKE):
+            sv.reshard(path, tmp_path / "new", filter=keys)
+        assert main(["show", str(path), keys[0]]) != 0
+        with sv.open_checkpoint(path) as reader:
+            values = reader.read(keys[0])
+            assert reader.unverified == [(keys[0], Region.whole(values.shape))]
+            with pytest.raises(CorruptCheckpoint):
+                reader.read(keys[0], verify="full")
 
 
 def test_every_tensor_in_a_damaged_storage_is_damaged(tmp_path: Path) -> None:
@@ -86,6 +92,9 @@ def test_every_tensor_in_a_damaged_storage_is_damaged(tmp_path: Path) -> None:
         GOLDEN / "torch_pt" / "small_view_of_large_storage" / "x.pt", loose := tmp_path / "loose.pt"
     )
     values = np.arange(4000, 4100, dtype=np.float32).tobytes()
+    # The checksum of the storage covers a view of a part of it.
+    report = sv.verify(loose)
+    assert report.ok and set(report.outcomes.values()) == {"ok"} and report.unguarded_nbytes == 0
     octets = loose.read_bytes()
     assert octets.count(values) == 1
     loose.write_bytes(octets.replace(values, bytes(400)))
@@ -99,58 +108,26 @@ def test_every_tensor_in_a_damaged_storage_is_damaged(tmp_path: Path) -> None:
 
 
 def test_a_dict_of_another_class_may_have_an_empty_key(tmp_path: Path) -> None:
-    """As the root of a file, where a single value has that key too."""
-    path = tmp_path / "x.pt"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("x/data.pkl", pickle.dumps(defaultdict(int, {"": 7, "a": 8}), 2))
-        archive.writestr("x/version", "3\n")
+    """As the root of a file, where a single value has that key too; that value is named."""
+    path = save_pickled(tmp_path / "x.pt", defaultdict(int, {"": 7, "a": 8}))
+    with pytest.raises(UnsupportedError, match="It is a value of the type int"):
+        sv.load(save_pickled(tmp_path / "epoch.pt", 5))
     assert {key: value[()] for key, value in sv.load(path).items()} == {"": b"7", "a": b"8"}
-
-
-@pytest.mark.parametrize("keys", [["tail"], ["head", "tail"], ["t"]])
-def test_a_part_of_a_storage_is_compared_where_that_is_asked_for(
-    keys: list[str], tmp_path: Path
-) -> None:
-    """By ``verify="full"``, by a reshard, and by show of a small tensor; a reader says what it did
-    not compare."""
-    path = damaged_views(tmp_path)
-    with pytest.raises(CorruptCheckpoint, match="disagree with their CRC-32"):
-        sv.load(path, keys, verify="full")
-    with pytest.raises(CorruptCheckpoint, match="disagree with their CRC-32"):
-        sv.reshard(path, tmp_path / "new", filter=keys)
-    assert main(["show", str(path), keys[0]]) != 0
-    with sv.open_checkpoint(path) as reader:
-        values = reader.read(keys[0])
-        assert reader.unverified == [(keys[0], Region.whole(values.shape))]
-        with pytest.raises(CorruptCheckpoint):
-            reader.read(keys[0], verify="full")
 
 
 @pytest.mark.parametrize(
     ("value", "words"),
     [
         ((TENSOR, 1), "It is an object with a tensor in it."),
-        (
-            Global("torch.nn.Linear"),
-            "It refers to torch.nn.Linear, which shardvar does not import.",
-        ),
-        (Global("builtins.len"), "It refers to builtins.len, which shardvar does not import."),
-        (
-            {Global("torch.strided"): 1},
-            "It refers to torch.strided, which shardvar does not import.",
-        ),
+        (Global("torch.nn.Linear"), "refers to torch.nn.Linear, which shardvar does not import."),
+        (Global("builtins.len"), "refers to builtins.len, which shardvar does not import."),
+        ({Global("torch.strided"): 1}, "refers to torch.strided, which shardvar does not import."),
         (
             Node("builtins.range", (0, 3, 1)),
-            "It is an object of the class builtins.range, .* Save what it holds as",
+            "of the class builtins.range, .* Save what it holds as",
         ),
-        (
-            Node("numpy._core.multiarray.scalar", ()),
-            r"Save it as a tensor: `torch.as_tensor\(value\)`.",
-        ),
-        (
-            Reference(("storage", Global("torch.FloatStorage"), "0", "cpu", 4)),
-            "It is a storage without a tensor.",
-        ),
+        (Node("numpy._core.multiarray.scalar", ()), r"tensor: `torch.as_tensor\(value\)`."),
+        (Reference(("storage", Global("torch.FloatStorage"), "0", "cpu", 4)), "without a tensor."),
     ],
 )
 def test_an_object_that_is_not_plain_is_refused_for_what_it_is(value: Any, words: str) -> None:
@@ -197,35 +174,22 @@ def test_a_frame_that_is_like_another_is_read_like_one_that_is_not(case: str) ->
     fast, plain = Frames(data), Frames(data, uses_templates=False)
     for row, item in enumerate(items.rows):
         if index.slices.dtype(row) != "string":
-            place = (
-                int(index.file[row]),
-                item.start,
-                item.nbytes,
-                (index.slices.dtype(row), item.shape),
-            )
+            tensor = index.slices.dtype(row), item.shape
+            place = int(index.file[row]), item.start, item.nbytes, tensor
             assert fast.read_tensor(*place) == plain.read_tensor(*place)
     source.close()
 
 
-@pytest.mark.parametrize("protocol", [2, 4])
-def test_dicts_of_every_kind_of_the_standard_library_are_entered(protocol: int) -> None:
-    """However they are pickled: the items of a counter are its argument, those of the others are
-    set afterwards."""
-    kinds: list[Any] = [Counter(a=2, b=1), OrderedDict(a=2, b=1), defaultdict(int, a=2, b=1)]
-    for each in kinds:
-        assert leaves_of({"c": parse_pickle(pickle.dumps(each, protocol))[0]}, is_tensor)[0] == {
-            "c.a": 2,
-            "c.b": 1,
-        }
-
-
 def test_keys_are_those_of_torch() -> None:
-    tensor = Node("torch._utils._rebuild_tensor_v2", ())
-    leaves, clashes = leaves_of(
-        {"a": [tensor, 1], "b": {0: 1, "0": 2}, "c": [1, [2, [3]]], "d": [{}, []], "e": {}},
-        is_tensor,
-    )
+    """Dicts of every kind of the standard library are entered, however they are pickled: the items
+    of a counter are its argument, those of the others are set afterwards."""
+    value = {"a": [TENSOR, 1], "b": {0: 1, "0": 2}, "c": [1, [2, [3]]], "d": [{}, []], "e": {}}
+    leaves, clashes = leaves_of(value, is_tensor)
     assert list(leaves) == ["a.0", "a.1", "b.0", "c", "d.1"] and clashes == {"b.0"}
+    kinds: list[Any] = [Counter(a=2, b=1), OrderedDict(a=2, b=1), defaultdict(int, a=2, b=1)]
+    for each, protocol in product(kinds, (2, 4)):
+        tree = {"c": parse_pickle(pickle.dumps(each, protocol))[0]}
+        assert leaves_of(tree, is_tensor)[0] == {"c.a": 2, "c.b": 1}
 
 
 def test_a_key_has_the_text_that_torch_gives_it_and_a_dict_with_another_is_an_object() -> None:
@@ -244,15 +208,6 @@ def defaultdict_of(key: Any) -> Node:
     return node
 
 
-def test_a_root_that_is_a_plain_value_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "epoch.pt"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("epoch/data.pkl", pickle.dumps(5, 2))
-        archive.writestr("epoch/version", "3\n")
-    with pytest.raises(UnsupportedError, match="It is a value of the type int"):
-        sv.load(path)
-
-
 def test_a_call_of_what_has_no_name_is_refused() -> None:
     """A pickle can call any value, also one that has no hash."""
     nameless, wrapper = Node({"a": 1}, ()), "torch._utils._rebuild_parameter"
@@ -269,16 +224,7 @@ def test_a_call_of_what_has_no_name_is_refused() -> None:
             tensor_of(tensor)
 
 
-def test_a_cycle_or_a_laugh_is_refused_and_not_followed() -> None:
-    cycle: list[Any] = [{}]
-    cycle.append(cycle)
-    with pytest.raises(ShardvarError, match="levels"):
-        leaves_of(cycle, is_tensor)
-    laugh: Any = {"a": 1}
-    for _ in range(60):
-        laugh = {"a": laugh, "b": laugh}
-    with pytest.raises(ShardvarError, match="more than"):
-        leaves_of(laugh, is_tensor)
+def test_a_value_that_is_too_deep_or_too_wide_is_refused_and_not_followed() -> None:
     nested: list[Any] = []
     for _ in range(100_000):
         nested = [nested]
@@ -310,3 +256,92 @@ def test_a_key_is_looked_up_without_memory_for_all_others(tmp_path: Path) -> Non
         finally:
             tracemalloc.stop()
     assert peak < 30_000
+
+
+FILE = GOLDEN / "torch_legacy" / "small.pt"
+W = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+def test_the_values_are_the_ones_that_torch_saved(tmp_path: Path) -> None:
+    found = sv.load(FILE)
+    np.testing.assert_array_equal(found["w"], W)
+    np.testing.assert_array_equal(found["tied"], W)
+    np.testing.assert_array_equal(found["b"], [True, False])
+    np.testing.assert_array_equal(found["view"], [2, 3, 4])
+    np.testing.assert_array_equal(found["t"], np.arange(6, dtype=np.int16).reshape(2, 3).T)
+    assert found["e"].shape == (0, 2)
+    assert (found["p"].dtype.name, found["p"].astype(float).tolist()) == ("bfloat16", [1, 1])
+    assert found["args"].item() == b"Namespace(a=1)" and found["lr"].item() == b"np.float64(0.5)"
+    with sv.open_checkpoint(FILE) as reader:
+        np.testing.assert_array_equal(reader["w"][1, :2], W[1, :2])
+    sv.reshard(FILE, tmp_path / "new.pt")
+    assert sv.diff(FILE, tmp_path / "new.pt").equal
+
+
+def test_a_file_that_is_cut_anywhere_is_refused(tmp_path: Path) -> None:
+    data, path = FILE.read_bytes(), tmp_path / "x.pt"
+    for stop in range(0, len(data), 7):
+        path.write_bytes(data[:stop])
+        with pytest.raises(ShardvarError):
+            sv.load(path)
+
+
+def old_file(
+    path: Path,
+    keys: object = ("0",),
+    version: object = 1001,
+    view: object = None,
+    count: int = 6,
+    stored: int = 6,
+    more: bytes = b"",
+    little: object = True,
+) -> Path:
+    """Write a file of one tensor of 6 float32 by hand."""
+    kind = Global(next(name for name, dtype in STORAGES.items() if dtype == "float32"))
+    storage = Reference(("storage", kind, "0", "cpu", count, view))
+    args = (storage, 0, (2, 3), (3, 1), False, Call("collections.OrderedDict", ()))
+    pickles = [
+        version,
+        {"protocol_version": 1001, "little_endian": little, "type_sizes": {}},
+        {"w": Call("torch._utils._rebuild_tensor_v2", args)},
+        [*keys] if isinstance(keys, tuple) else keys,
+    ]
+    order = "<" if little is True else ">"
+    head = LEGACY_MAGIC + b"".join(map(build_pickle, pickles))
+    payload = np.array(stored, f"{order}i8").tobytes() + W.astype(f"{order}f4").tobytes()
+    path.write_bytes(head + payload + more)
+    return path
+
+
+@pytest.mark.parametrize("little", [True, False])
+def test_a_file_written_by_hand_is_read_in_both_orders_of_bytes(
+    little: bool, tmp_path: Path
+) -> None:
+    np.testing.assert_array_equal(sv.load(old_file(tmp_path / "x.pt", little=little))["w"], W)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"keys": ()}, InvalidCheckpoint),
+        ({"keys": ("0", "0")}, ShardvarError),
+        ({"keys": ("0", "1")}, ShardvarError),
+        ({"keys": 5}, ShardvarError),
+        ({"keys": "0"}, ShardvarError),
+        ({"version": 1002}, UnsupportedError),
+        ({"version": [1001]}, UnsupportedError),
+        ({"little": 1}, UnsupportedError),
+        ({"view": ("1", 0, 6)}, UnsupportedError),
+        ({"stored": 5}, InvalidCheckpoint),
+        ({"stored": -1}, InvalidCheckpoint),
+        ({"count": 7, "stored": 7}, IncompleteCheckpoint),
+        ({"count": 2**60, "stored": 2**60}, ShardvarError),
+        ({"count": -1}, ShardvarError),
+        ({"more": b"x"}, InvalidCheckpoint),
+    ],
+)
+def test_storages_that_do_not_fit_the_file_are_refused(
+    changes: dict[str, object], error: type[ShardvarError], tmp_path: Path
+) -> None:
+    with pytest.raises(error):
+        sv.load(old_file(tmp_path / "x.pt", **changes))  # type: ignore[arg-type]

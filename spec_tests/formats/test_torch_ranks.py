@@ -1,6 +1,7 @@
-"""Files of single ranks as one checkpoint: placements, shards, copies, and what does not fit
-together."""
+"""Files of single ranks as one checkpoint: placements, shards, copies, what does not fit together; and
+whether a folder is a save in parts, by the index of torch_checkpointing and by its names."""
 
+import pickle
 import shutil
 from itertools import product
 from pathlib import Path
@@ -25,14 +26,19 @@ from shardvar.errors import (
     TargetExists,
     UnsupportedError,
 )
+from shardvar.formats.parts import kind_of_parts
 from shardvar.formats.torch.archive import tensor_call
-from shardvar.formats.torch.shares import Placement, Spread, held_regions, local_shape
+from shardvar.formats.torch.shares import Placement, Spread, held_regions, local_shape, share_of
+from shardvar.layout.region import Region
+from shardvar.storage.local import LocalStorage
 from shardvar.wire.opcode_writer import Call, Instance
 from shardvar.wire.plain import Global
+from spec_tests.helpers.damage import flip
 from spec_tests.helpers.torch_files import write_torch
 
 TORCH = "torch.distributed.tensor"
 SHARDED = "torch.distributed._shard"
+DTENSOR, SHARDED_TENSOR = f"{TORCH}.DTensor", f"{SHARDED}.sharded_tensor.api.ShardedTensor"
 EXTENTS = st.integers(0, 9)
 PLACEMENTS = st.one_of(
     st.just(Placement()),
@@ -72,12 +78,7 @@ def test_a_device_holds_what_the_definition_of_its_placements_says(
         runs = spread.runs(strided_last=False)
         kept = np.full(local_shape(runs), -1)
         for region in held_regions(runs):
-            part = tuple(
-                slice(at, at + size) for at, size in zip(region.offset, region.shape, strict=True)
-            )
-            place = tuple(
-                slice(at, at + size) for at, size in zip(region.inner, region.shape, strict=True)
-            )
+            place, part = (Region(at, region.shape).slices for at in (region.inner, region.offset))
             kept[place] = values[part]
         assert np.array_equal(kept, values[np.ix_(*twin(spread))])
 
@@ -122,25 +123,23 @@ def dtensor(
     spec = Instance(
         f"{TORCH}._dtensor_spec.DTensorSpec", {"mesh": device_mesh, "placements": placements}
     )
-    return subclass(
-        f"{TORCH}.DTensor", shape, (None, {"_local_tensor": tensor(array), "_spec": spec})
-    )
+    return subclass(DTENSOR, shape, (None, {"_local_tensor": tensor(array), "_spec": spec}))
 
 
 def placement(kind: str, **fields: Any) -> Instance:
     return Instance(f"{TORCH}.placement_types.{kind}", fields)
 
 
-def sharded(
-    array: Any, shape: tuple[int, ...], offset: list[int], sizes: list[int] | None = None
-) -> Call:
-    about = {"shard_offsets": offset, "shard_sizes": sizes or list(array.shape)}
+def strided(split_factor: int) -> Instance:
+    return placement("_StridedShard", dim=0, split_factor=split_factor)
+
+
+def sharded(array: Any, offset: Any = (0, 0), shape: Any = (3, 2), sizes: Any = None) -> Call:
+    about = {"shard_offsets": [*offset], "shard_sizes": sizes or list(array.shape)}
     metadata = Instance(f"{SHARDED}.metadata.ShardMetadata", (None, about))
-    shard = Instance(
-        f"{SHARDED}.sharded_tensor.shard.Shard",
-        (None, {"tensor": tensor(array), "metadata": metadata}),
-    )
-    return subclass(f"{SHARDED}.sharded_tensor.api.ShardedTensor", shape, ([shard], None))
+    state = None, {"tensor": tensor(array), "metadata": metadata}
+    shard = Instance(f"{SHARDED}.sharded_tensor.shard.Shard", state)
+    return subclass(SHARDED_TENSOR, shape, ([shard], None))
 
 
 def rank(directory: Path, number: int, value: Any, *arrays: Any, world: int = 2) -> None:
@@ -154,12 +153,8 @@ SHARD = placement("Shard", dim=0)
 def halves(directory: Path, *placements: Any, **more: Any) -> Path:
     """Three rows on two ranks, by these placements on a mesh of two."""
     for number, part in enumerate((ROWS[:2], ROWS[2:])):
-        rank(
-            directory,
-            number,
-            {"t": dtensor(part, (3, 2), (2,), (number,), *placements, **more)},
-            part,
-        )
+        value = dtensor(part, (3, 2), (2,), (number,), *placements, **more)
+        rank(directory, number, {"t": value}, part)
     return directory / "ck_world_size_2"
 
 
@@ -179,7 +174,7 @@ def test_parts_of_ranks_are_slices_and_are_mapped(tmp_path: Path) -> None:
 
 def test_shards_with_offsets_are_slices(tmp_path: Path) -> None:
     for number, (offset, part) in enumerate((([1, 0], ROWS[1:]), ([0, 0], ROWS[:1]))):
-        rank(tmp_path, number, {"t": sharded(part, (3, 2), offset)}, part)
+        rank(tmp_path, number, {"t": sharded(part, offset)}, part)
     assert np.array_equal(sv.load(tmp_path / "ck_world_size_2")["t"], ROWS)
 
 
@@ -253,18 +248,8 @@ def test_a_missing_rank_is_named(tmp_path: Path) -> None:
         ((SHARD, SHARD), {}, InvalidCheckpoint, "2 placements on a mesh of 1"),
         ((placement("Shard", dim=2),), {}, InvalidCheckpoint, "axis 2 of 2"),
         ((placement("Shard", dim=True),), {}, InvalidCheckpoint, "axis True"),
-        (
-            (placement("_StridedShard", dim=0, split_factor=0),),
-            {},
-            InvalidCheckpoint,
-            "split factor 0",
-        ),
-        (
-            (placement("_StridedShard", dim=0, split_factor=2**60),),
-            {},
-            UnsupportedError,
-            "strided shard",
-        ),
+        ((strided(0),), {}, InvalidCheckpoint, "split factor 0"),
+        ((strided(2**60),), {}, UnsupportedError, "strided shard"),
         ((placement("Shard", dim=1),), {}, InvalidCheckpoint, "keeps the shape"),
         ((placement("Replicate"),), {}, InvalidCheckpoint, "keeps the shape"),
         ((SHARD,), {"_rank": 5}, InvalidCheckpoint, "rank 5 wrote it"),
@@ -285,16 +270,13 @@ def test_a_placement_that_does_not_give_regions_is_refused_with_the_reason(
 def test_a_reshard_compares_storages_of_which_its_tensors_are_parts(tmp_path: Path) -> None:
     """A bit that flipped in one is not copied into a checkpoint whose checksums would fit it."""
     rows = np.arange(16, dtype=np.float32).reshape(8, 2)
-    strided = placement("_StridedShard", dim=0, split_factor=2)
     for number, part in enumerate((rows[[0, 1, 4, 5]], rows[[2, 3, 6, 7]])):
-        parts = {"t": dtensor(part, (8, 2), (2,), (number,), strided), "same": tensor(ROWS, 1)}
+        parts = {"t": dtensor(part, (8, 2), (2,), (number,), strided(2)), "same": tensor(ROWS, 1)}
         rank(tmp_path, number, parts, part, ROWS)
     source, target = tmp_path / "ck_world_size_2", tmp_path / "new"
     assert sv.reshard(source, target / "whole").num_tensors == 2
     file = Path(f"{source}_rank_1.pt")
-    octets = bytearray(file.read_bytes())
-    octets[octets.index(rows[6:].tobytes())] ^= 1
-    file.write_bytes(octets)
+    flip(file, file.read_bytes().index(rows[6:].tobytes()))
     with pytest.raises(
         CorruptCheckpoint, match=r"rank_1.pt: The 32 bytes at offset \d+, which hold 't', disagree"
     ):
@@ -313,20 +295,14 @@ def test_copies_that_differ_are_refused_and_damaged_ones_are_found(tmp_path: Pat
     assert np.array_equal(sv.load(path)["t"], ROWS) and sv.verify(path).ok
     # One bit of the second copy, which loading does not read.
     file = Path(f"{path}_rank_1.pt")
-    octets = bytearray(file.read_bytes())
-    octets[octets.index(ROWS.tobytes())] ^= 1
-    file.write_bytes(octets)
+    flip(file, file.read_bytes().index(ROWS.tobytes()))
     assert np.array_equal(sv.load(path)["t"], ROWS) and not sv.verify(path).ok
     other = ROWS + 1
     rank(tmp_path, 1, {"t": dtensor(other, (3, 2), (2,), (1,), replicate)}, other)
     with pytest.raises(InvalidCheckpoint, match="ranks 0 and 1 hold different values"):
         sv.load(path)
     assert not sv.verify(path).ok
-
-
-def test_copies_without_checksums_are_compared_by_verify(tmp_path: Path) -> None:
-    """A view of a part of a storage has no checksum."""
-    replicate = placement("Replicate")
+    # A view of a part of a storage has no checksum, and verify compares the copies.
     for number in range(2):
         storage = np.append(ROWS.ravel(), np.float32(number + 1))
         storage[0] += 5 * number
@@ -334,102 +310,42 @@ def test_copies_without_checksums_are_compared_by_verify(tmp_path: Path) -> None
     assert not sv.verify(tmp_path / "ck_world_size_2").ok
 
 
+SHARDS = sharded(ROWS)
+
+
 @pytest.mark.parametrize(
     ("parts", "error", "why"),
     [
-        (
-            (sharded(ROWS, (3, 2), [0, 0]), sharded(ROWS[1:], (3, 2), [1, 0])),
-            OverlappingSlices,
-            "'t'",
-        ),
-        (
-            (sharded(ROWS[:1], (3, 2), [0, 0]), sharded(ROWS[2:], (3, 2), [2, 0])),
-            IncompleteCheckpoint,
-            "'t'",
-        ),
-        (
-            (sharded(ROWS, (3, 2), [1, 0]), sharded(ROWS, (3, 2), [0, 0])),
-            OutOfBounds,
-            "Rank 0 holds a shard",
-        ),
-        (
-            (sharded(ROWS, (3, 2), [0]), sharded(ROWS, (3, 2), [0, 0])),
-            InvalidCheckpoint,
-            "unlike its description",
-        ),
-        (
-            (sharded(ROWS, (3, 2), [0, 0], [2, 3]), sharded(ROWS, (3, 2), [0, 0])),
-            InvalidCheckpoint,
-            "unlike its",
-        ),
-        (
-            (sharded(ROWS, (3, 2), [0, 0]), sharded(ROWS, (4, 2), [0, 0])),
-            InconsistentTensor,
-            "Rank 0 holds a Sharded",
-        ),
-        (
-            (sharded(ROWS, (3, 2), [0, 0]), tensor(ROWS)),
-            InconsistentTensor,
-            "rank 1 a plain tensor",
-        ),
-        ((tensor(ROWS), tensor(ROWS[:2])), UnsupportedError, "Rank 0 holds a plain tensor"),
+        ((sharded(ROWS, shape=(4, 2)), sharded(ROWS, (1, 0), (4, 2))), OverlappingSlices, "'t'"),
+        ((sharded(ROWS, shape=(7, 2)), sharded(ROWS, (4, 0), (7, 2))), IncompleteCheckpoint, "'t'"),
+        ((sharded(ROWS, (1, 0)), SHARDS), OutOfBounds, "Rank 0 holds a shard"),
+        ((sharded(ROWS, (0,)), SHARDS), InvalidCheckpoint, "unlike its description"),
+        ((sharded(ROWS, sizes=[2, 3]), SHARDS), InvalidCheckpoint, "unlike its"),
+        ((SHARDS, sharded(ROWS, shape=(4, 2))), InconsistentTensor, "Rank 0 holds a Sharded"),
+        ((SHARDS, tensor(ROWS)), InconsistentTensor, "rank 1 a plain tensor"),
+        ((tensor(ROWS), tensor(ROWS.T)), UnsupportedError, "Rank 0 holds a plain tensor"),
         ((1, 2), UnsupportedError, "different objects"),
         ((1, tensor(ROWS)), UnsupportedError, "different objects"),
-        (
-            (subclass("torch.jagged.Tensor", (3, 2), None), 1),
-            UnsupportedError,
-            "class torch.jagged.Tensor",
-        ),
-        (
-            (subclass(f"{TORCH}.DTensor", (3, 2), None), 1),
-            MalformedCheckpoint,
-            "without a local tensor",
-        ),
-        (
-            (subclass(f"{SHARDED}.sharded_tensor.api.ShardedTensor", (3,), ({},)), 1),
-            MalformedCheckpoint,
-            "list of sh",
-        ),
+        ((subclass("torch.jagged.Tensor", (3, 2), None), 1), UnsupportedError, "torch.jagged.T"),
+        ((subclass(DTENSOR, (3, 2), None), 1), MalformedCheckpoint, "without a local tensor"),
+        ((subclass(SHARDED_TENSOR, (3,), ({},)), 1), MalformedCheckpoint, "list of sh"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(
     parts: Any, error: type[Exception], why: str, tmp_path: Path
 ) -> None:
     for number, part in enumerate(parts):
-        rank(tmp_path, number, {"t": part, "other": 1}, _storage_of(part))
+        rank(tmp_path, number, {"t": part, "other": 1}, ROWS)
     with pytest.raises(error, match=why):
         sv.load(tmp_path / "ck_world_size_2")
     assert sv.load(tmp_path / "ck_world_size_2", ["other"])["other"][()] == b"1"
 
 
-def _storage_of(part: Any) -> Any:
-    """The rows of the first tensor in a part."""
-    left = [part]
-    while left:
-        value = left.pop()
-        if isinstance(value, Call) and "_rebuild_tensor" in value.name:
-            shape = value.args[2]
-            return ROWS[3 - shape[0] :].copy()
-        if isinstance(value, Call | Instance):
-            left.append(value.args if isinstance(value, Call) else value.state)
-        elif isinstance(value, dict):
-            left += value.values()
-        elif isinstance(value, list | tuple):
-            left += value
-    return np.zeros(0, np.float32)
-
-
 def test_plain_tensors_that_differ_have_no_common_value_and_others_are_read(tmp_path: Path) -> None:
     """Such as the states of random generators."""
     for number in range(2):
-        state = ROWS + number
-        rank(
-            tmp_path,
-            number,
-            {"rng": tensor(state), "step": tensor(ROWS, 1), "lr": 0.5},
-            state,
-            ROWS,
-        )
+        values = {"rng": tensor(ROWS), "step": tensor(ROWS, 1), "lr": 0.5}
+        rank(tmp_path, number, values, ROWS + number, ROWS)
     path = tmp_path / "ck_world_size_2"
     with pytest.raises(
         UnsupportedError, match="ranks 0 and 1 hold different values.*copy its file"
@@ -447,23 +363,59 @@ def test_a_tensor_without_elements_is_whole(tmp_path: Path) -> None:
 
 
 def test_a_dtensor_of_which_one_file_has_all_is_read_under_any_name(tmp_path: Path) -> None:
-    """On one device, or replicated; also a ShardedTensor of one shard."""
-    for value in (
-        dtensor(ROWS, (3, 2), (1,), (0,), SHARD),
-        dtensor(ROWS, (3, 2), (4,), (1,), placement("Replicate")),
-        sharded(ROWS, (3, 2), [0, 0]),
+    """On one device, or replicated; also a ShardedTensor of one shard. A part says what to do."""
+    replicate, partial = placement("Replicate"), placement("Partial")
+    one, copy = (
+        dtensor(ROWS, (3, 2), *how) for how in (((1,), (0,), SHARD), ((4,), (1,), replicate))
+    )
+    for value, words in (
+        *((one, ""), (copy, ""), (SHARDS, "")),
+        (dtensor(ROWS, (3, 2), (2,), (0,), partial), "term of a value"),
+        (dtensor(ROWS, (6, 2), (2,), (0,), SHARD), "files of all ranks"),
     ):
         write_torch(tmp_path / "x.pt", {"t": value}, ROWS)
-        assert np.array_equal(sv.load(tmp_path / "x.pt")["t"], ROWS)
-    write_torch(
-        tmp_path / "x.pt", {"t": dtensor(ROWS, (3, 2), (2,), (0,), placement("Partial"))}, ROWS
-    )
-    with pytest.raises(UnsupportedError, match="term of a value"):
-        sv.load(tmp_path / "x.pt")
+        if words:
+            with pytest.raises(UnsupportedError, match=words):
+                sv.load(tmp_path / "x.pt")
+        else:
+            assert np.array_equal(sv.load(tmp_path / "x.pt")["t"], ROWS)
 
 
-def test_a_part_of_a_dtensor_alone_says_what_to_do(tmp_path: Path) -> None:
-    part = ROWS[:2]
-    write_torch(tmp_path / "x.pt", {"t": dtensor(part, (3, 2), (2,), (0,), SHARD)}, part)
-    with pytest.raises(UnsupportedError, match="files of all ranks"):
-        sv.load(tmp_path / "x.pt")
+ALONE, SEVERAL = ("model.pt",), ("model_0.pt", "model_1.pt")
+
+
+@pytest.mark.parametrize(
+    ("index", "names", "is_save"),
+    [
+        ({"world_size": 1}, ALONE, False),
+        ({"world_size": 1}, SEVERAL, False),
+        ({"world_size": 2}, ALONE, True),
+        ({"world_size": 2}, SEVERAL, True),
+        ({"world_size": "2"}, ALONE, False),
+        ({}, SEVERAL, True),
+        ([], ALONE, False),
+        (None, SEVERAL, False),
+    ],
+)
+def test_the_index_says_how_many_ranks_wrote_and_else_the_names_do(
+    index: Any, names: tuple[str, ...], is_save: bool, tmp_path: Path
+) -> None:
+    """None is a folder without an index."""
+    if index is not None:
+        (tmp_path / "metadata.pkl").write_bytes(pickle.dumps(index))
+    for name in names:
+        (tmp_path / name).write_bytes(b"")
+    kind = kind_of_parts(LocalStorage(str(tmp_path)), ())
+    assert (kind is not None) == is_save
+
+
+@pytest.mark.parametrize(
+    "about",
+    [None, (), (Global("X"),), (Global("X"), Global("torch.float32")), (Global("X"), "f4", (2,))],
+)
+def test_a_share_without_a_dtype_or_a_shape_is_malformed(about: Any) -> None:
+    call = subclass("torch.distributed.tensor.DTensor", (2,), None)
+    function, kind, _, state = call.args
+    call = type(call)(call.name, (function, kind, about, state))
+    with pytest.raises(MalformedCheckpoint, match="no dtype or no shape"):
+        share_of(call, 0, lambda tensor: tensor)

@@ -47,6 +47,9 @@ def test_a_changed_byte_of_a_vector_is_found_by_verify(tmp_path: Path) -> None:
     assert data.count(value) and not sv.verify(folder).ok
 
 
+STATE = "optimizer_state_dict"
+
+
 def write_rank(folder: Path, shape: object, counts: list[int], world: int, stage: int) -> Path:
     """Write a model of one parameter, and ranks whose vectors have so many elements."""
     folder.mkdir()
@@ -55,19 +58,11 @@ def write_rank(folder: Path, shape: object, counts: list[int], world: int, stage
     )
     group = ("single_partition_of_fp32_groups", "fp32_flat_groups")[stage == 3]
     for rank, count in enumerate(counts):
-        write_saved(
-            folder / model.format(rank),
-            {"buffer_names": [], "param_shapes/0/w": shape, "shared_params": {}},
-            {},
-        )
-        write_saved(
-            folder / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt",
-            {
-                "optimizer_state_dict/zero_stage": stage,
-                "optimizer_state_dict/partition_count": world,
-            },
-            {f"optimizer_state_dict/{group}/0": np.arange(count, dtype=np.float32) + 100 * rank},
-        )
+        about = {"buffer_names": [], "param_shapes/0/w": shape, "shared_params": {}}
+        write_saved(folder / model.format(rank), about, {})
+        about = {f"{STATE}/zero_stage": stage, f"{STATE}/partition_count": world}
+        vector = {f"{STATE}/{group}/0": np.arange(count, dtype=np.float32) + 100 * rank}
+        write_saved(folder / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt", about, vector)
     return folder
 
 

@@ -19,9 +19,10 @@ from shardvar.limits import (
     MAX_FILL_NBYTES,
     MAX_VIEW_EXPANSION,
 )
-from spec_tests.formats.test_zarr import GROUP, described_v3, make
+from spec_tests.formats.test_zarr import GROUP, make
 from spec_tests.helpers.golden_verdicts import check_parts, read_all
 from spec_tests.hostile import torch as torch_file
+from spec_tests.hostile.zarr import BYTES, described_v3, grid
 
 ZSTD = {"name": "zstd", "configuration": {"level": 0, "checksum": False}}
 
@@ -34,10 +35,6 @@ def write_group(folder: Path, arrays: dict[str, dict[str, Any]]) -> Path:
         files[f"{key}/zarr.json"] = described_v3(**{"fill_value": 0, **fields})
         files |= {f"{key}/{name}": octets for name, octets in chunks.items()}
     return make(folder, files)
-
-
-def grid(*extents: int) -> dict[str, Any]:
-    return {"name": "regular", "configuration": {"chunk_shape": list(extents)}}
 
 
 @pytest.fixture
@@ -61,14 +58,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def test_absent_chunks_are_not_looked_for_one_by_one(
     tmp_path: Path, asked: Counter[str], verb: Any
 ) -> None:
-    arrays = {
-        key: {
-            "shape": [300],
-            "chunk_grid": grid(1),
-            "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, ZSTD],
-        }
-        for key in ("a", "b")
-    }
+    one = {"shape": [300], "chunk_grid": grid(1), "codecs": [BYTES, ZSTD]}
+    arrays = {key: dict(one) for key in "ab"}
     verb(write_group(tmp_path / "g", arrays))
     assert asked["start_reading"] == 0 and asked["fill_value"] == 2
 
@@ -90,13 +81,8 @@ def test_the_fill_value_stands_for_every_absent_chunk(
 ) -> None:
     """In chunks at the edge, in parts of chunks, and next to chunks that are stored."""
     stored = np.arange(12).reshape(3, 4).astype(dtype)
-    one = {
-        "shape": [8, 6],
-        "data_type": dtype,
-        "fill_value": written,
-        "chunk_grid": grid(3, 4),
-        "files": {"c/1/0": stored.tobytes()},
-    }
+    one = {"shape": [8, 6], "data_type": dtype, "fill_value": written, "chunk_grid": grid(3, 4)}
+    one["files"] = {"c/1/0": stored.tobytes()}
     path = write_group(tmp_path / "g", {"a": one})
     expected = np.full((8, 6), value, dtype)
     expected[3:6, :4] = stored
@@ -124,14 +110,9 @@ def test_the_arrays_of_a_group_share_what_may_be_absent(tmp_path: Path) -> None:
 
 def test_what_may_be_absent_grows_with_what_is_stored(tmp_path: Path) -> None:
     """As with zarr-python, which leaves out chunks that have the fill value only."""
-    arrays = {
-        key: {
-            "shape": [36_000],
-            "chunk_grid": grid(1),
-            "files": {f"c/{row * 60}": np.float32(row).tobytes() for row in range(600)},
-        }
-        for key in ("a", "b")
-    }
+    files = {f"c/{row * 60}": np.float32(row).tobytes() for row in range(600)}
+    one = {"shape": [36_000], "chunk_grid": grid(1), "files": files}
+    arrays = {key: dict(one) for key in "ab"}
     path = write_group(tmp_path / "g", arrays)
     assert MAX_ABSENT_FILES < 2 * (36_000 - 600)
     loaded = sv.load(path, ["b"])["b"]
@@ -159,12 +140,8 @@ def saved(path: Path, storage: bytes, **tensors: bytes) -> Path:
 
 @pytest.mark.parametrize("count", [1 << 33, 1 << 45])
 def test_a_view_that_repeats_a_few_elements_for_ever_is_a_fault(tmp_path: Path, count: int) -> None:
-    path = saved(
-        tmp_path / "m.pt",
-        torch_file.VALUES,
-        good=torch_file.tensor(4, strides=(1,)),
-        large=torch_file.tensor(count, strides=(0,)),
-    )
+    good, large = (torch_file.tensor(n, strides=(step,)) for n, step in ((4, 1), (count, 0)))
+    path = saved(tmp_path / "m.pt", torch_file.VALUES, good=good, large=large)
     with pytest.raises(InvalidCheckpoint, match="'large'.*MAX_VIEW_EXPANSION"):
         sv.load(path)
     assert sv.load(path, ["good"])["good"].tolist() == [0, 1, 2, 3]
@@ -214,13 +191,10 @@ def test_an_item_of_a_distributed_checkpoint_repeats_no_element(tmp_path: Path) 
     )
     at = torch_file.size(0)
     (tmp_path / "__0_0.distcp").write_bytes(item)
-    (tmp_path / ".metadata").write_bytes(
-        torch_file.metadata(
-            torch_file.slices((at, torch_file.size(count))),
-            torch_file.places((at, "__0_0.distcp", 0, len(item))),
-            torch_file.size(count),
-        )
-    )
+    slices = torch_file.slices((at, torch_file.size(count)))
+    places = torch_file.places((at, "__0_0.distcp", 0, len(item)))
+    index = torch_file.metadata(slices, places, torch_file.size(count))
+    (tmp_path / ".metadata").write_bytes(index)
     with pytest.raises(CheckpointError, match="repeated"):
         sv.load(tmp_path)
     assert not sv.verify(tmp_path).ok

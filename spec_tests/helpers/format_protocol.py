@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from shardvar.errors import CheckpointNotFound, CorruptCheckpoint, ShardvarError
 from shardvar.formats.protocol import FileChecksums, Finding, Format, Sink, Source
-from shardvar.layout.dtypes import dtype_name, numpy_dtype
+from shardvar.layout.dtypes import dtype_name, is_whole, numpy_dtype
 from shardvar.planning.index import NO_CHECKSUM, EntryTable, Metadata
-from shardvar.planning.slices import Assignment, TensorTable
+from shardvar.planning.slices import Assignment, SliceTable, TensorTable
 from shardvar.storage.local import split_path
 from shardvar.storage.protocol import Storage
 from spec_tests.helpers import paths
@@ -32,19 +32,25 @@ def open_path(format: Format, path: Path | str) -> Source:
     return format.open(storage, found[0])
 
 
-def read_payload(source: Source, entries: EntryTable, row: int, chunk: int = 1 << 20) -> bytes:
-    """The payload of one entry, read from its beginning to its end, with its checksum compared."""
+def read_payload(source: Source, entries: EntryTable, row: int) -> bytes:
+    """The payload of one entry, with its checksum and those of its runs compared."""
     payload = bytearray(int(entries.slices.nbytes[row]))
-    for start in range(0, max(len(payload), 1), chunk):
-        source.read_into(entries, row, start, memoryview(payload)[start : start + chunk])
-    expected = int(entries.checksum[row])
-    if (
-        source.crc is not None
-        and expected != NO_CHECKSUM
-        and source.crc.compute(payload) != expected
-    ):
-        raise CorruptCheckpoint(f"The checksum of {entries.slices.key(row)!r} is wrong.")
+    source.read_into(entries, row, 0, memoryview(payload))
+    expected, is_right = int(entries.checksum[row]), True
+    if source.crc is not None and expected != NO_CHECKSUM:
+        is_right = source.crc.compute(payload) == expected
+    if source.crc is not None and entries.runs is not None:
+        runs = runs_of(payload, entries.runs.run_nbytes)
+        stored = entries.runs.of(row, len(payload)).tolist()
+        is_right = is_right and list(map(source.crc.compute, runs)) == stored
+    if not is_right:
+        cause = f"The checksum of {entries.slices.key(row)!r} is wrong."
+        raise CorruptCheckpoint(cause, "Look for another copy.")
     return bytes(payload)
+
+
+def runs_of(payload: bytes | bytearray, nbytes: int) -> list[bytes | bytearray]:
+    return [payload[start : start + nbytes] for start in range(0, len(payload), nbytes)]
 
 
 def read_whole(source: Source) -> tuple[dict[str, Array], dict[str, ShardvarError]]:
@@ -119,33 +125,54 @@ def write_arrays(
     tensors = TensorTable.of(
         (key, dtype_name(array.dtype), array.shape) for key, array in arrays.items()
     )
-    count = int(numbers.max(initial=-1)) + 1
-    assignment = Assignment(tensors.whole(), numbers, count)
-    sink = format.create(storage, name, assignment, metadata or Metadata(), generation)
+    assignment = Assignment(tensors.whole(), numbers, int(numbers.max(initial=-1)) + 1)
     payloads = [
         np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes()
         for array in arrays.values()
     ]
-    sink.commit(
-        [_write_file(storage, sink, assignment, number, payloads) for number in range(count)]
-    )
+    sink, checksums = write_aside(format, storage, name, assignment, payloads, metadata, generation)
+    sink.commit(checksums)
 
 
-def _write_file(
-    storage: Storage, sink: Sink, assignment: Assignment, number: int, payloads: list[bytes]
-) -> FileChecksums:
-    rows = np.flatnonzero(assignment.file == number)
-    start, crc = sink.start[rows], sink.writer.crc
-    assert (np.diff(start) >= 0).all(), "start must not decrease"
-    file = storage.create(sink.asides[number])
-    for row, begin in zip(rows.tolist(), start.tolist(), strict=True):
-        file.write(begin, payloads[row])
-    sums = [crc.compute(payloads[row]) if crc else 0 for row in rows.tolist()]
-    checksums = FileChecksums(np.array(sums, dtype=np.int64))
-    for begin, frame in sink.writer.frame(assignment.slices.take(rows), start, checksums):
-        file.write(begin, frame)
-    file.close()
-    return checksums
+def write_aside(
+    format: Format,
+    storage: Storage,
+    name: str,
+    assignment: Assignment,
+    payloads: Sequence[bytes],
+    metadata: Metadata | None = None,
+    generation: str = "g1",
+) -> tuple[Sink, list[FileChecksums]]:
+    """Everything that comes before the commit, as the engine does it."""
+    sink = format.create(storage, name, assignment, metadata or Metadata(), generation)
+    checksums = []
+    for number, aside in enumerate(sink.asides):
+        rows = np.flatnonzero(assignment.file == number)
+        slices, start = assignment.slices.take(rows), sink.start[rows]
+        held = [payloads[row] for row in rows.tolist()]
+        file = storage.create(aside)
+        for begin, payload in zip(start.tolist(), held, strict=True):
+            file.write(begin, payload)
+        checksums.append(checksums_of(sink, slices, held))
+        for begin, frame in sink.writer.frame(slices, start, checksums[-1]):
+            file.write(begin, frame)
+        file.close()
+    return sink, checksums
+
+
+def checksums_of(sink: Sink, slices: SliceTable, payloads: Sequence[bytes]) -> FileChecksums:
+    """The checksums of the payloads of a file and of their runs, as the writer of a sink takes
+    them."""
+    crc, run = sink.writer.crc, sink.writer.run_nbytes
+    sums, runs = [0] * len(payloads), list[int]()
+    for row, payload in enumerate(payloads if crc else ()):
+        dtype, octets = slices.dtype(row), memoryview(payload)
+        if is_whole(dtype) and not run:
+            sums[row] = sink.writer.checksum_whole(dtype, slices.region(row).size, octets)
+        else:
+            sums[row] = crc.compute(octets)
+        runs += [crc.compute(each) for each in runs_of(payload, run)] if run else []
+    return FileChecksums(np.array(sums, np.int64), np.array(runs, np.uint32))
 
 
 NAMES = st.text(max_size=8)

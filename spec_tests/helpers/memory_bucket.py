@@ -263,3 +263,28 @@ def in_bucket(bucket: MemoryBucket) -> Iterator[None]:
     """Every URL of a bucket means this one."""
     with mock.patch("shardvar.storage.urls.ObjectClient", lambda root: bucket):
         yield
+
+
+def in_memory(folder: Path) -> MemoryBucket:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return MemoryBucket(
+        {f"run/{path.relative_to(folder).as_posix()}": path.read_bytes() for path in files}
+    )
+
+
+def count_requests(bucket: MemoryBucket, verb: Callable[[], Any]) -> int:
+    """Return the requests of every kind that a verb makes."""
+    made: list[str] = []
+
+    def counted(name: str) -> Any:
+        inner = getattr(MemoryBucket, name)
+
+        def call(self: MemoryBucket, *arguments: Any) -> Any:
+            made.append(name)
+            return inner(self, *arguments)
+
+        return mock.patch.object(MemoryBucket, name, call)
+
+    with counted("read"), counted("listing"), counted("walk"):
+        verb()
+    return len(made)

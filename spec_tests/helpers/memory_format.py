@@ -90,6 +90,9 @@ class MemoryStorage:
     def names(self) -> list[str]:
         return sorted(self.files)
 
+    def stamp(self, name: str) -> str | None:
+        return self.open(name).stamp if name in self.files else None
+
     def rename(self, old: str, new: str) -> None:
         self.files[new] = self.files.pop(old)
 

@@ -10,20 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from shardvar.errors import CorruptCheckpoint
 from shardvar.formats.native import FORMAT
-from shardvar.formats.native.index import RUN_NBYTES, Overview
-from shardvar.formats.native.source import NativeSource
-from shardvar.formats.protocol import FileChecksums
+from shardvar.formats.native.index import Overview
 from shardvar.layout.dtypes import STRING, numpy_dtype
 from shardvar.layout.region import Region
-from shardvar.planning.index import EntryTable, Metadata
+from shardvar.planning.index import Metadata
 from shardvar.planning.slices import Assignment, SliceTable, TensorTable, pad
 from shardvar.storage.local import LocalStorage
 from shardvar.wire import strings
 from shardvar.wire.block_file import encode_block_file, encode_index_block, pack_strings
 from shardvar.wire.crc import CRC32C
 from spec_tests.helpers import paths
+from spec_tests.helpers.format_protocol import write_aside
 
 GOLDEN = paths.GOLDEN / "native"
 FORMAT_MD = paths.DOCS / "format.md"
@@ -103,16 +101,6 @@ def _matrix(rows: list[tuple[int, ...]], fill: int, table: TensorTable) -> Any:
     )
 
 
-def checksums_of(payloads: Sequence[bytes]) -> FileChecksums:
-    runs = [
-        p[start : start + RUN_NBYTES] for p in payloads for start in range(0, len(p), RUN_NBYTES)
-    ]
-    return FileChecksums(
-        np.array(list(map(CRC32C.compute, payloads)), np.int64),
-        np.array(list(map(CRC32C.compute, runs)), np.uint32),
-    )
-
-
 def write(
     directory: Path | str,
     prefix: str,
@@ -124,31 +112,10 @@ def write(
 ) -> None:
     """Write a checkpoint through the protocol, as an engine would."""
     storage = LocalStorage(str(directory))
-    assignment = assignment_of(pieces, files)
     metadata = metadata or Metadata(writer="natives")
-    sink = FORMAT.create(storage, prefix, assignment, metadata, generation)
-    checksums = []
-    for number, name in enumerate(sink.asides):
-        file, mine = storage.create(name), np.flatnonzero(assignment.file == number).tolist()
-        for row in mine:
-            file.write(int(sink.start[row]), pieces[row].payload)
-        file.close()
-        checksums.append(checksums_of([pieces[row].payload for row in mine]))
-    sink.commit(checksums)
-
-
-def read_payload(source: NativeSource, entries: EntryTable, row: int) -> bytes:
-    """One payload, with its checksum and those of its runs compared."""
-    payload = bytearray(int(entries.slices.nbytes[row]))
-    source.read_into(entries, row, 0, memoryview(payload))
-    runs = [payload[start : start + RUN_NBYTES] for start in range(0, len(payload), RUN_NBYTES)]
-    stored = entries.runs.of(row, len(payload)).tolist() if entries.runs else []
-    if (
-        source.crc.compute(payload) != entries.checksum[row]
-        or list(map(CRC32C.compute, runs)) != stored
-    ):
-        raise CorruptCheckpoint(f"The payload of {entries.slices.key(row)!r} is corrupt.")
-    return bytes(payload)
+    payloads, assignment = [piece.payload for piece in pieces], assignment_of(pieces, files)
+    sink, sums = write_aside(FORMAT, storage, prefix, assignment, payloads, metadata, generation)
+    sink.commit(sums)
 
 
 def book() -> dict[str, Any]:

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from shardvar.errors import CorruptCheckpoint
-from shardvar.formats.protocol import FileChecksums
 from shardvar.formats.tensorflow import FORMAT, BundleSource
-from shardvar.layout.dtypes import STRING, dtype_name, is_opaque, is_whole, numpy_dtype
-from shardvar.planning.index import EntryTable, Metadata
-from shardvar.planning.slices import Assignment, SliceTable, TensorTable, pad
+from shardvar.layout.dtypes import STRING, dtype_name, is_opaque, numpy_dtype
+from shardvar.layout.region import Region
+from shardvar.planning.slices import Assignment
 from shardvar.storage.local import LocalStorage
 from shardvar.wire import strings
 from spec_tests.helpers import paths
+from spec_tests.helpers.format_protocol import read_payload, write_aside
+from spec_tests.helpers.native_checkpoints import Piece, assignment_of
 
 GOLDEN = paths.GOLDEN / "tensorflow"
 
@@ -32,15 +32,6 @@ def golden(name: str) -> tuple[dict[str, Any], LocalStorage, str]:
 def open_golden(name: str) -> tuple[dict[str, Any], BundleSource]:
     expected, storage, prefix = golden(name)
     return expected, FORMAT.open(storage, prefix)
-
-
-def read_payload(source: BundleSource, entries: EntryTable, row: int) -> bytes:
-    """One payload; ``CorruptCheckpoint`` where its checksum is not the index's."""
-    payload = bytearray(int(entries.slices.nbytes[row]))
-    source.read_into(entries, row, 0, memoryview(payload))
-    if entries.plain[row] and source.crc.compute(payload) != entries.checksum[row]:
-        raise CorruptCheckpoint("The checksum disagrees.", "Look for another copy.")
-    return bytes(payload)
 
 
 def read_tensor(source: BundleSource, key: str) -> Any:
@@ -80,6 +71,10 @@ def string_values(expected: Mapping[str, Any]) -> list[bytes]:
     return [base64.b64decode(value["b64"]) for value in expected["values"]]
 
 
+Part = tuple[Sequence[int], Sequence[int], int]
+"""(offset, shape, file) of a slice."""
+
+
 def write_payloads(
     storage: LocalStorage,
     prefix: str,
@@ -88,28 +83,9 @@ def write_payloads(
     generation: str = "g0",
 ) -> None:
     """Write a bundle of these payloads, file by file."""
-    sink = FORMAT.create(storage, prefix, assignment, Metadata(), generation)
-    checksums = []
-    for number, aside in enumerate(sink.asides):
-        rows = np.flatnonzero(assignment.file == number).tolist()
-        file = storage.create(aside)
-        crcs = []
-        for row in rows:
-            file.write(int(sink.start[row]), payloads[row])
-            dtype, count = assignment.slices.dtype(row), assignment.slices.region(row).size
-            view = memoryview(payloads[row])
-            crcs.append(
-                sink.writer.checksum_whole(dtype, count, view)
-                if is_whole(dtype)
-                else sink.writer.crc.compute(view)
-            )
-        file.close()
-        checksums.append(FileChecksums(np.array(crcs, np.int64)))
+    how = FORMAT, storage, prefix, assignment, payloads
+    sink, checksums = write_aside(*how, generation=generation)
     sink.commit(checksums)
-
-
-Part = tuple[Sequence[int], Sequence[int], int]
-"""(offset, shape, file) of a slice."""
 
 
 def write_arrays(
@@ -121,33 +97,13 @@ def write_arrays(
     generation: str = "g0",
 ) -> None:
     """Write arrays, those in ``cuts`` in slices, all others whole into the last file."""
-    tensors = TensorTable.of(
-        [(key, dtype_name(array.dtype), array.shape) for key, array in arrays.items()]
-    )
-    parts = [
-        (
-            row,
-            offset,
-            shape,
-            file,
-            _payload(array[(*(slice(o, o + n) for o, n in zip(offset, shape, strict=True)), ...)]),
-        )
-        for row, (key, array) in enumerate(arrays.items())
-        for offset, shape, file in (cuts or {}).get(
-            key, [((0,) * array.ndim, array.shape, num_files - 1)]
-        )
-    ]
-    slices = SliceTable.of(
-        tensors,
-        np.array([row for row, *_ in parts], np.int64),
-        pad([offset for _, offset, *_ in parts], fill=0)[1],
-        pad([shape for _, _, shape, *_ in parts], fill=1)[1],
-        np.array([len(payload) for *_, payload in parts], np.int64),
-    )
-    assignment = Assignment(slices, np.array([file for *_, file, _ in parts], np.int64), num_files)
-    write_payloads(storage, prefix, assignment, [payload for *_, payload in parts], generation)
-
-
-def _payload(array: Any) -> bytes:
-    array = np.asarray(array)
-    return strings.encode(array) if array.dtype == object else array.tobytes()
+    pieces = []
+    for key, array in arrays.items():
+        everything = [((0,) * array.ndim, array.shape, num_files - 1)]
+        for offset, shape, file in (cuts or {}).get(key, everything):
+            region = Region(offset, shape)
+            part = np.asarray(array[(*region.slices, ...)])
+            payload = strings.encode(part) if part.dtype == object else part.tobytes()
+            pieces.append(Piece(key, dtype_name(array.dtype), array.shape, region, payload, file))
+    assignment, payloads = assignment_of(pieces, num_files), [each.payload for each in pieces]
+    write_payloads(storage, prefix, assignment, payloads, generation)

@@ -1,6 +1,8 @@
 """Files of torch.save, written by hand, and the golden folders of files that are joined."""
 
+import pickle
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,20 @@ def write_saved(path: Path, plain: dict[str, object], flat: dict[str, np.ndarray
         is_flat = isinstance(item, np.ndarray)
         inner[steps[-1]] = tensor_call("float32", item.shape, number) if is_flat else item
     write_torch(path, value, *flat.values())
+
+
+def save_pickled(path: Path, state: Any, protocol: int = 2, is_old: bool = False) -> Path:
+    """Save a state as torch.save does, in either of its forms, with Python's own pickle."""
+    octets = pickle.dumps(state, protocol)
+    if is_old:
+        system = {"protocol_version": 1001, "little_endian": True, "type_sizes": {}}
+        head = [pickle.dumps(each, 2) for each in (0x1950A86A20F9469CFC6C, 1001, system)]
+        path.write_bytes(b"".join([*head, octets, pickle.dumps([], 2)]))
+        return path
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("m/data.pkl", octets)
+        archive.writestr("m/version", "3\n")
+    return path
 
 
 def copied(kind: str, case: str, place: Path) -> Path:

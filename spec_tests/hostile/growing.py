@@ -9,14 +9,16 @@ import io
 import json
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from math import isqrt
 from typing import Any
 
 import numpy as np
 
+import shardvar as sv
 from shardvar.formats.tensorflow.contents import slice_key
+from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 from spec_tests.helpers.native_checkpoints import hand_made
 from spec_tests.hostile import flax, ocdbt, onnx, zarr
 from spec_tests.hostile import torch as torch_file
@@ -49,21 +51,37 @@ Row = tuple[int, Callable[[int], Any]]
 
 
 def constructs(kind: str, path: str, **rows: Row) -> Iterator[Construct]:
-    """Yield constructs of several files, which are opened by one path."""
-    for name, (count, files) in rows.items():
-        yield Construct(f"{kind} {name.replace('_', ' ')}", path, files, count)
+    """Yield constructs that are opened by one path, which is that of the only file where a row
+    gives bytes."""
+
+    def files(make: Callable[[int], Files | bytes], count: int) -> Files:
+        made = make(count)
+        return {path: made} if isinstance(made, bytes) else made
+
+    for name, (count, make) in rows.items():
+        yield Construct(f"{kind} {name.replace('_', ' ')}", path, partial(files, make), count)
 
 
-def of_one_file(kind: str, path: str, **rows: Row) -> Iterator[Construct]:
-    """Yield constructs whose rows give the bytes of the only file."""
+# --- Keys of every format
 
-    def files(content: Callable[[int], bytes], count: int) -> Files:
-        return {path: content(count)}
 
-    return constructs(
-        kind, path, **{name: (count, partial(files, make)) for name, (count, make) in rows.items()}
-    )
+def saved(form: str, count: int) -> Files:
+    """A checkpoint of small tensors, as shardvar or the format's own row makes it."""
+    tensors = {f"key{number:08}": np.zeros(8, np.float32) for number in range(count)}
+    if make := EVIDENCE[form].make:
+        return make(tensors)
+    bucket = MemoryBucket()
+    with in_bucket(bucket):
+        sv.save(f"s3://bucket/{EVIDENCE[form].file or 'ck'}", tensors, format=form)
+    return dict(bucket.files)
 
+
+COUNTS = {"shardvar": 2000, "tensorflow": 500, "safetensors": 500, "npz": 500, "pt": 1000}
+COUNTS |= {"torch": 300, "zarr": 150, "orbax": 300, "gguf": 1000, "flax": 1000, "onnx": 1000}
+KEYS = [
+    Construct(f"keys {form}", EVIDENCE[form].file or "ck", partial(saved, form), count)
+    for form, count in (COUNTS | {"keras": 300}).items()
+]
 
 # --- TensorFlow
 
@@ -111,14 +129,11 @@ def tf_nested_blocks(count: int) -> Files:
     return files_of_bundle(octets)
 
 
-def of_keys(count: int, entry: bytes, data: bytes = bytes(16)) -> Files:
-    return bundle(*((b"key%08d" % number, entry) for number in range(count)), data=data)
-
-
 def tf_shared_payload(count: int) -> Files:
     """All tensors have the same bytes, which are as long as there are tensors."""
     data = bytes(16 * count)
-    return of_keys(count, bundle_entry((4 * count,), 16 * count, data=data), data)
+    entry = bundle_entry((4 * count,), 16 * count, data=data)
+    return bundle(*((b"key%08d" % number, entry) for number in range(count)), data=data)
 
 
 def tf_shapes(count: int) -> Files:
@@ -172,7 +187,6 @@ BUNDLES = constructs(
     key_prefixes=(2000, lambda n: shared_block(n, b"k" * 8 * n)),
     key_prefixes_of_allowed_keys=(2000, lambda n: shared_block(n, b"k" * 60_000)),
     nested_blocks=(1000, tf_nested_blocks),
-    keys=(500, lambda n: of_keys(n, bundle_entry())),
     shared_payload=(500, tf_shared_payload),
     shapes=(20000, tf_shapes),
     axes=(5000, lambda n: bundle((b"t", bundle_entry([1] * n)))),
@@ -280,11 +294,6 @@ GRAPHS = constructs(
 # --- safetensors
 
 
-def st_keys(count: int) -> bytes:
-    header = {f"key{k}": tensor(4 * k, 4 * k + 4, (1,)) for k in range(count)}
-    return safetensors(header, bytes(4 * count))
-
-
 def st_metadata(count: int) -> bytes:
     return safetensors({"__metadata__": {f"name{k}": "text" for k in range(count)}, "t": tensor()})
 
@@ -321,10 +330,9 @@ def st_set_keys(count: int) -> Files:
 
 SHARD = "shard-{:05}-model-00001-of-00001.safetensors"
 SAFETENSORS = [
-    *of_one_file(
+    *constructs(
         "safetensors",
         "ck.safetensors",
-        keys=(500, st_keys),
         extents=(5000, lambda n: st_shape([2**62] * n, 16)),
         ones=(20000, lambda n: st_shape([1] * n, 4)),
         digits=(3000, lambda n: st_shape([10**4000] * (n // 100), 16)),
@@ -362,31 +370,14 @@ def npz_headers(count: int) -> bytes:
     return archive(*map(member, range(count // 10)))
 
 
-NPZ = of_one_file(
+NPZ = constructs(
     "npz",
     "ck.npz",
-    keys=(500, lambda n: archive(*(Member(f"key{k}.npy", npy()) for k in range(n)))),
     shared=(1000, lambda n: archive(*[Member("key.npy", npy())] * n, is_shared=True)),
     headers=(1000, npz_headers),
 )
 
 # --- native
-
-
-def native_keys(count: int) -> Files:
-    """Tensors of one element."""
-    zeros, ones = u32(*[0] * count), u32(*[1] * count)
-    keys = [b"key%08d" % number for number in range(count)]
-    columns = {
-        "key": b"".join(keys),
-        "key_nbytes": u32(*map(len, keys)),
-        "dtype": np.zeros(count, "u1"),
-        "rank": np.ones(count, "u1"),
-        "start": u64(*range(count)),
-        "offset": u64(*[0] * count),
-    }
-    columns |= dict.fromkeys(("shape", "extent", "nbytes"), u64(*[1] * count))
-    return native(hand_made({**columns, "count": ones, "file": zeros, "crc": zeros}), bytes(count))
 
 
 def native_rods(count: int) -> Files:
@@ -420,17 +411,11 @@ def native_rods(count: int) -> Files:
 NATIVE = constructs(
     "native",
     "ck",
-    keys=(2000, native_keys),
     rows=(3000, lambda n: native(native_slices(*((row % 4, 1) for row in range(n))))),
     rods=(4800, native_rods),
 )
 
 # --- gguf
-
-
-def gguf_keys(count: int) -> bytes:
-    infos = [Info(f"blk.{number}.weight", (8,), offset=32 * number) for number in range(count)]
-    return gguf(*infos, data=bytes(32 * count))
 
 
 def gguf_words(count: int) -> bytes:
@@ -451,10 +436,9 @@ def gguf_parts(count: int) -> Files:
 
 
 GGUF = [
-    *of_one_file(
+    *constructs(
         "gguf",
         "ck.gguf",
-        keys=(1000, gguf_keys),
         fields=(
             3000,
             lambda n: gguf(Info(), fields=[gguf_number(f"field {k}", k) for k in range(n)]),
@@ -512,7 +496,7 @@ def dcp_hints(count: int) -> Files:
 RANKS = ("ck_world_size_1", "ck_world_size_1_rank_0.pt")
 TORCH = [
     *constructs("dcp", ".metadata", items=(300, dcp_items), hints=(1000, dcp_hints)),
-    *of_one_file(
+    *constructs(
         "pt",
         "ck.pt",
         keys=(1000, lambda n: of_one_tensor(torch_file.tensor(2, 2), n)),
@@ -532,18 +516,11 @@ TORCH = [
 # --- Zarr and Orbax
 
 
-def copies(files: Files, array: str, count: int) -> Files:
-    """The files with many copies of an array in its place."""
-    own = {name: files.pop(name) for name in [*files] if name.startswith(f"{array}/")}
-    for number in range(count):
-        files |= {name.replace(array, f"{array}{number}", 1): own[name] for name in own}
-    return files
-
-
 def zarr_axes(count: int) -> Files:
     """Arrays of 32 axes."""
     described = zarr.array(shape=[4] + [1] * 31, chunk_grid=zarr.grid(4, *[1] * 31))
-    return copies(zarr.zarr(described, **{"_".join(["c", *"0" * 32]): zarr.VALUES}), "t", count)
+    one = zarr.zarr(described, **{"_".join(["c", *"0" * 32]): zarr.VALUES})
+    return {name.replace("t/", f"t{n}/", 1): one[name] for n in range(count) for name in one}
 
 
 def zarr_files(count: int) -> Files:
@@ -570,17 +547,6 @@ def orbax_lost(count: int) -> Files:
     return zarr.orbax(*(zarr.leaf(f"t{number}") for number in range(count)))
 
 
-def orbax_database(count: int) -> Files:
-    """Leaves whose arrays are values in a node."""
-    files = zarr.orbax(*(zarr.leaf(f"t{number:06}") for number in range(count)), use_ocdbt=True)
-    described = files.pop("t/.zarray")
-    values: dict[str, bytes | ocdbt.Span] = {}
-    for number in range(count):
-        values |= {f"t{number:06}/.zarray": described, f"t{number:06}/0": zarr.VALUES[:8]}
-        values |= {f"t{number:06}/1": zarr.VALUES[8:]}
-    return {"_METADATA": files["_METADATA"]} | ocdbt.rooted(ocdbt.leaf(values, ("", "d/0")))
-
-
 def orbax_nodes(count: int) -> Files:
     """A node for each key, which is of no array."""
     keys = [f"k{number:06}" for number in range(count)]
@@ -600,7 +566,6 @@ ZARR = [
     *constructs(
         "zarr",
         "zarr.json",
-        arrays=(150, lambda n: copies(zarr.zarr(zarr.array(), c_0=zarr.VALUES), "t", n)),
         files=(500, zarr_files),
         absent=(2000, zarr_absent),
         axes=(20, zarr_axes),
@@ -609,8 +574,6 @@ ZARR = [
     *constructs(
         "orbax",
         "_METADATA",
-        leaves=(150, lambda n: copies(orbax_lost(n), "t", n)),
-        database=(300, orbax_database),
         nodes=(2000, orbax_nodes),
         files=(3000, orbax_files),
         lost=(2000, orbax_lost),
@@ -645,10 +608,9 @@ def flax_set_files(count: int) -> bytes:
 
 
 FLAX = [
-    *of_one_file(
+    *constructs(
         "flax",
         "ck.msgpack",
-        arrays=(1000, lambda n: flax_keys(n, flax.array())),
         values=(3000, lambda n: flax_keys(n, 1)),
         list=(30_000, lambda n: flax.packed({"key": [*range(n)], "t": flax.array()})),
         empties=(30_000, lambda n: flax.packed({"maps": [{}] * n, "lists": [[]] * n})),
@@ -656,7 +618,7 @@ FLAX = [
         chunks=(2000, flax_chunks),
         refused=(1000, lambda n: flax_keys(n, flax.array(dtype="object"))),
     ),
-    *of_one_file("flax", "ck.msgpack.index.json", set_files=(500, flax_set_files)),
+    *constructs("flax", "ck.msgpack.index.json", set_files=(500, flax_set_files)),
 ]
 
 # --- onnx
@@ -693,21 +655,17 @@ def onnx_locations(count: int) -> Files:
     return {"ck.onnx": onnx.model(*tensors)}
 
 
-ONNX = [
-    *of_one_file(
-        "onnx",
-        "ck.onnx",
-        tensors=(1000, lambda n: onnx.model(*(onnx.tensor(f"key{k}") for k in range(n)))),
-        nodes=(5000, lambda n: onnx.model(onnx.tensor(), nodes=[onnx.node("n")] * n)),
-        graphs=(10_000, onnx_graphs),
-        varints=(100_000, onnx_varints),
-        texts=(20_000, onnx_texts),
-        duplicates=(3000, lambda n: onnx.model(*[onnx.tensor()] * n)),
-    ),
-    *constructs(
-        "onnx", "ck.onnx", external=(1000, onnx_external), locations=(1000, onnx_locations)
-    ),
-]
+ONNX = constructs(
+    "onnx",
+    "ck.onnx",
+    nodes=(5000, lambda n: onnx.model(onnx.tensor(), nodes=[onnx.node("n")] * n)),
+    graphs=(10_000, onnx_graphs),
+    varints=(100_000, onnx_varints),
+    texts=(20_000, onnx_texts),
+    duplicates=(3000, lambda n: onnx.model(*[onnx.tensor()] * n)),
+    external=(1000, onnx_external),
+    locations=(1000, onnx_locations),
+)
 
 # --- keras
 
@@ -756,24 +714,35 @@ def keras_set_layers(count: int) -> Files:
 
 
 KERAS = [
-    *of_one_file(
+    *constructs(
         "keras",
         "ck.weights.h5",
-        keys=(300, keras_file),
         # Small arrays that h5py decodes one by one.
         decoded=(200, lambda n: keras_file(n, chunks=(2,))),
         links=(500, keras_links),
     ),
-    *constructs("keras", "ck.weights.json", set_layers=(1000, keras_set_layers)),
-    *of_one_file(
+    *constructs(
         "keras",
         "ck.weights.json",
+        set_layers=(1000, keras_set_layers),
         # Files that are missing.
         set_files=(500, lambda n: keras_index(n, lambda k: f"ck_{k:05}.weights.h5")),
     ),
 ]
 
-CONSTRUCTS = [
-    *(*BUNDLES, *GRAPHS, *SAFETENSORS, *NPZ, *TORCH, *GGUF, *ZARR, *FLAX, *ONNX, *KERAS, *NATIVE),
-    *(construct for row in EVIDENCE.values() for construct in row.growing),
+KINDS: list[Iterable[Construct]] = [
+    KEYS,
+    BUNDLES,
+    GRAPHS,
+    SAFETENSORS,
+    NPZ,
+    TORCH,
+    GGUF,
+    ZARR,
+    FLAX,
+    ONNX,
+    KERAS,
+    NATIVE,
 ]
+KINDS += [row.growing for row in EVIDENCE.values()]
+CONSTRUCTS = [construct for kind in KINDS for construct in kind]

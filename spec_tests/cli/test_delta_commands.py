@@ -29,56 +29,6 @@ def steps(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_delta_says_what_changed(steps: Path, run: Run) -> None:
-    found = run("delta", steps / "a", steps / "b", steps / "d")
-    assert found.code == 0
-    first, *lines = found.out.splitlines()
-    assert first.startswith(f"wrote {steps / 'd'}: 26 of 26 tensors changed; ") or "whole" in first
-    assert lines[-3].endswith("more (--all)")
-    assert lines[-1] == f"result: sha256:{sv.digest(steps / 'b').checkpoint}"
-    refused = run("delta", steps / "a", steps / "b", steps / "d")
-    assert refused.code == 3 and "exists" in refused.err
-    found = run("delta", steps / "a", steps / "b", steps / "d", "--force", "--all")
-    assert len(found.out.splitlines()) == 1 + 26 + 2
-    same = run("delta", steps / "a", steps / "a", steps / "e")
-    assert "no change: 26 tensors as in the base" in same.out
-    fields = json.loads(run("delta", steps / "a", steps / "b", steps / "f", "--json").out)
-    assert fields["tensors"][-1]["num_changed"] == 2 and fields["num_joined"] == 0
-
-
-def test_apply_says_what_it_wrote(steps: Path, run: Run) -> None:
-    found = run("apply", steps / "a", steps / "ab", steps / "bc", steps / "x.safetensors", "--json")
-    assert found.code == 0 and json.loads(found.out)["num_tensors"] == 26
-    assert sv.diff(steps / "c", steps / "x.safetensors").equal
-    found = run("apply", steps / "a", steps / "ab", steps / "y")
-    assert "wrote" in found.out and "every tensor has the digest" in found.err
-    for words, code, message in (
-        (("a", "bc", "z"), 2, "is not the base of"),
-        (("a", "bc", "ab", "z"), 2, "does not follow"),
-        (("a", "b", "z"), 3, "is a checkpoint and not a delta"),
-        (("a", "ab", "ab"), 2, "both a delta and the target"),
-        (("a", "ab", "c"), 3, "exists"),
-    ):
-        found = run("apply", *(steps / word for word in words))
-        assert (found.code, message in found.err) == (code, True), found
-    found = run("apply", steps / "a", steps / "ab", steps / "b")
-    assert (
-        found.code == 0 and "already the result" in found.out and "nothing was written" in found.out
-    )
-
-
-def test_compact_joins_deltas(steps: Path, run: Run) -> None:
-    found = run("delta", "--compact", steps / "ab", steps / "bc", steps / "ac")
-    assert found.code == 0 and found.out.startswith(f"wrote {steps / 'ac'} of 2 deltas: ")
-    run("apply", steps / "a", steps / "ac", steps / "x")
-    assert sv.diff(steps / "c", steps / "x").equal
-    assert run("delta", "--compact", steps / "bc", steps / "ab", steps / "z").code == 2
-    assert run("delta", "--compact", steps / "ab", steps / "z").code == 2
-    assert run("delta", steps / "a", steps / "b").code == 2
-    assert run("delta", steps / "a", steps / "b", steps / "z.npz").code == 2
-    assert run("delta", steps / "a", steps / "b", steps / "a").code == 2
-
-
 def test_verify_of_a_chain_finds_a_wrong_order_and_a_gap(steps: Path, run: Run) -> None:
     found = run("verify", steps / "ab", steps / "bc")
     assert found.code == 0

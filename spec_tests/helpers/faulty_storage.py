@@ -4,13 +4,11 @@ behind.
 Every call that changes the directory is a step. One thread makes them all, so that every run takes
 the same steps in the same order; ``in_threads`` is for what must hold in any order. A write that
 dies has written some of its bytes. After a death nothing changes any more, as if the process were
-gone: what cleaning up would do is refused, and the lock file stays. ``python faulty.py`` does the
-same with a real SIGKILL, in a process of its own.
+gone: what cleaning up would do is refused, and the lock file stays.
 """
 
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -309,9 +307,3 @@ def full() -> StorageError:
 def kill_myself() -> BaseException:
     os.kill(os.getpid(), signal.SIGKILL)
     return Killed()
-
-
-if __name__ == "__main__":
-    _, source, target, form, at = sys.argv
-    with failing(Path(target), Fault(int(at), kill_myself)):
-        print(reshard(Path(source), Path(target), form, force=True).reused_files)

@@ -66,21 +66,6 @@ def test_a_terminal_whose_encoding_lacks_symbols_has_words_and_trees_of_ascii(
     assert "3 x [2]" in text and "\\u" not in text
 
 
-def test_the_command_that_keeps_digests_is_offered_where_it_helps(tmp_path: Path, run: Run) -> None:
-    """Only for one checkpoint without damage, in a format without checksums; a shell takes the
-    command as it stands."""
-    whole = saved(tmp_path, "safetensors", "two words.safetensors")
-    cut = saved(tmp_path, "safetensors", "cut.safetensors")
-    with cut.open("r+b") as file:
-        file.truncate(cut.stat().st_size - 1)
-    hint = f"hint: Run `shardvar digest '{whole}' --write` to store digests that `verify` will check.\n"
-    assert run("verify", whole).err == hint
-    for words in ([cut], [saved(tmp_path)], [whole, whole], [whole, "--quiet"]):
-        assert "to store digests" not in run("verify", *words).err
-    run("digest", whole, "--write")
-    assert run("verify", whole).err == ""
-
-
 @pytest.mark.parametrize(
     "words", [["model"], ["bare.safetensors"], ["model", "--against", "bare.safetensors.sha256"]]
 )
@@ -103,23 +88,6 @@ def test_progress_ends_with_the_last_byte_that_is_read(
     monkeypatch.setattr("shardvar.cli.verify.progress", counting)
     assert run("verify", *words).code == 0
     assert told == [sum(read)] == [5696 * (1 if words == ["model"] else 2)]
-
-
-def test_what_an_unfinished_write_has_left_is_named_by_the_next_one(
-    tmp_path: Path, run: Run
-) -> None:
-    """No checkpoint has these files, so nothing else names them. JSON on standard output is not
-    touched."""
-    path, left = saved(tmp_path), tmp_path / "out.data-00000.0123456789abcdef.tmp"
-    left.write_bytes(b"cut")
-    for more in ((), ("--json",)):
-        outcome = run("reshard", path, tmp_path / "out", "--force", *more)
-        assert (
-            outcome.err.startswith("warning: ")
-            and outcome.err.count("\n") == 1
-            and left.name in outcome.err
-        )
-        assert outcome.code == 0 and sv.verify(tmp_path / "out").ok
 
 
 def test_a_page_that_cannot_be_written_is_told_so(

@@ -189,17 +189,6 @@ def test_a_working_directory_that_was_removed_is_named(
     )
 
 
-def test_convert_and_ls_are_names_of_commands(tmp_path: Path, run: Run) -> None:
-    """They do the same; messages, help and completion have the name of the command."""
-    path = saved(tmp_path)
-    assert run("ls", path).out == run("inspect", path).out != ""
-    assert run("convert", path, tmp_path / "x.npz").out.startswith("wrote ")
-    assert (
-        run("convert", "--help").out == run("help", "convert").out == run("reshard", "--help").out
-    )
-    assert "`shardvar reshard --help`" in run("convert", "--frobnicate").err
-
-
 def test_no_word_for_a_command_is_a_command_or_means_two() -> None:
     words = [*ALIASES, *(word for words in OTHER_WORDS.values() for word in words)]
     assert (

@@ -158,28 +158,3 @@ def run_shell(shell: str, options: list[str], script: str) -> "subprocess.Comple
         timeout=60,
         check=False,
     )
-
-
-def test_a_misspelt_path_is_told_what_it_may_have_meant(
-    model: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sv.save("runs/deep/model", {"w": np.zeros(1)})
-    for line, hint in [
-        (["inspect", os.path.abspath("modle")], f"Did you mean {os.path.abspath('model')}?"),
-        (["inspect", "quite-another"], "Give its prefix"),
-        (["inspect", "rnus/deep/model"], "Did you mean runs/deep/model?"),
-        (["inspect", "runs/dep/modle"], "Did you mean runs/deep/model?"),
-        (["inspect", "rnus/deep/quite-another"], "Did you mean runs/deep?"),
-        (["inspect", "rnus/"], "Did you mean runs/?"),
-        (
-            ["inspect", os.path.abspath("runs/dep/model")],
-            f"Did you mean {os.path.abspath('runs/deep/model')}?",
-        ),
-        (["inspect", "else/where/model"], "Give its prefix"),
-        (
-            ["--json", "inspect", model],
-            "Options follow the command, as in `shardvar inspect PATH --json`.",
-        ),
-    ]:
-        assert main(line) in (2, 3)
-        assert hint in capsys.readouterr().err

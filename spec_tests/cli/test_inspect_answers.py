@@ -1,8 +1,6 @@
 """The first answer about a checkpoint: it is on the screen, its numbers add up, and it says what it
 leaves out."""
 
-import json
-import os
 import re
 import shutil
 from dataclasses import replace
@@ -180,20 +178,6 @@ def test_the_lines_below_a_branch_add_up_to_it(kind: str, tmp_path: Path, run: R
             )
 
 
-def test_integers_of_an_unknown_scheme_are_said_to_be_left_out(tmp_path: Path, run: Run) -> None:
-    """If they are a part of the bytes that matters; ids of positions are not."""
-    sv.save(
-        tmp_path / "odd", {"q.weight_packed": np.ones((8, 64), "i4"), "norm": np.ones(64, "f4")}
-    )
-    assert (
-        "64 parameters, all float32; not counted: 1 tensor of int32, 2.05 kB\n"
-        in run("inspect", tmp_path / "odd").out
-    )
-    sv.save(tmp_path / "plain", {"w": np.ones((64, 64), "f4"), "ids": np.ones((1, 16), "i4")})
-    assert "not counted" not in run("inspect", tmp_path / "plain").out
-    assert "not counted: 1 tensor of int32" in run("inspect", tmp_path / "plain", "-v").out
-
-
 def test_the_state_of_an_optimizer_and_of_callbacks_has_no_parameters() -> None:
     steps = [(f"state.{n}.{slot}", "float32", ()) for n in range(3) for slot in ("step", "exp_avg")]
     assert count_parameters(steps).total == 0
@@ -203,69 +187,18 @@ def test_the_state_of_an_optimizer_and_of_callbacks_has_no_parameters() -> None:
     assert count_parameters([("model_weights/dense/kernel", "float32", (5, 7)), *slots]).total == 35
 
 
-def test_a_folder_of_links_is_not_called_empty(
+def test_a_list_opens_only_so_many_tensors(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The hint is a command that works; a link to a checkpoint in the folder is followed."""
-    monkeypatch.chdir(tmp_path)
-    sv.save("runs/step-5/model", {"w": np.ones(3)})
-    os.mkdir("best")
-    os.symlink("../runs/step-5", "best/one")
-    found = run("inspect", "best")
-    assert found.code == 3
-    assert (
-        "error: The folder best has no checkpoint, but a link that leads out of it, 'one'."
-        in found.err
-    )
-    assert "hint: Give the path of the link: `shardvar inspect best/one`." in found.err
-    assert run("inspect", "best/one").code == 0
-    os.makedirs("store/.kept")
-    shutil.copytree("runs/step-5", "store/.kept/v1")
-    os.symlink(".kept/v1", "store/current")
-    assert run("inspect", "store", "--json").json["path"].endswith("store/current/model")
-    os.symlink("..", "store/above")
-    assert run("verify", "store").code == 0
-
-
-def test_a_list_shows_links_to_its_checkpoints(tmp_path: Path, run: Run) -> None:
-    for step in (1, 2):
-        sv.save(tmp_path / f"step-{step}" / "model", {"w": np.ones(3)})
-    os.symlink("step-2", tmp_path / "latest")
-    lines = run("inspect", tmp_path).out.splitlines()
-    assert lines[0].endswith(": 2 checkpoints; inspect one of them, or the newest with --latest:")
-    assert [line.endswith("newest, also latest") for line in lines[2:]] == [False, True]
-
-
-def test_a_list_shows_what_is_damaged_and_what_was_not_opened(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A checkpoint of many tensors hides nothing about the others."""
+    """A checkpoint of many tensors hides nothing about the others until then."""
     sv.save(tmp_path / "a.safetensors", {"w": np.ones(3)})
-    data = (tmp_path / "a.safetensors").read_bytes()
-    (tmp_path / "cut.safetensors").write_bytes(data[:-8])
-    (tmp_path / "head.safetensors").write_bytes(data[:20])
     sv.save(tmp_path / "many", {f"w{number}": np.ones(1) for number in range(2_000)})
-    sv.save(tmp_path / "z.npz", {"w": np.ones(3)})
-    (tmp_path / "z.npz").write_bytes((tmp_path / "z.npz").read_bytes()[:-30])
-    remarks = {
-        Path(line.split()[0]).name: line.split()[-1]
-        for line in run("inspect", tmp_path).out.splitlines()[2:]
-    }
-    names = ("cut.safetensors", "head.safetensors", "z.npz")
-    assert [remarks[name] for name in names] == ["unreadable", "unreadable", "damaged"]
-    assert {
-        each["num_tensors"] for each in run("inspect", tmp_path, "--json").json["checkpoints"]
-    } == {1, 2_000, None}
+    listed = run("inspect", tmp_path, "--json").json["checkpoints"]
+    assert {each["num_tensors"] for each in listed} == {1, 2_000}
     monkeypatch.setattr("shardvar.cli.listing._MOST_TENSORS", 2_000)
-    told = {
-        Path(each["path"]).name: each
-        for each in run("inspect", tmp_path, "--json").json["checkpoints"]
-    }
-    assert (told["a.safetensors"]["opened"], told["a.safetensors"]["problem"]) == (
-        False,
-        "not opened",
-    )
-    assert (told["many"]["opened"], told["many"]["problem"]) == (True, "")
+    listed = run("inspect", tmp_path, "--json").json["checkpoints"]
+    told = {each["path"].rpartition("/")[2]: (each["opened"], each["problem"]) for each in listed}
+    assert told == {"a.safetensors": (False, "not opened"), "many": (True, "")}
     out = run("inspect", tmp_path).out
     assert re.search(r"a\.safetensors .* not opened$", out, flags=re.MULTILINE)
 
@@ -300,34 +233,3 @@ def test_values_that_may_not_be_read_leave_a_shape(
     data.write_bytes(bytes(byte ^ 1 for byte in data.read_bytes()))
     found = run("inspect", tmp_path / "model")
     assert found.code == 0 and re.search(r"step +int64 +\[\] ", found.out)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "line"),
-    [
-        (
-            "config.json",
-            {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 8},
-            "config.json: architectures LlamaForCausalLM, model_type llama",
-        ),
-        (
-            "adapter_config.json",
-            {"peft_type": "LORA", "base_model_name_or_path": "me/base", "r": 2, "lora_alpha": None},
-            "adapter_config.json: peft_type LORA, base_model_name_or_path me/base, r 2",
-        ),
-        ("config.json", {"model_type": "\x1b[2J", "architectures": {}}, "model_type \\x1b[2J"),
-        ("config.json", ["model_type"], None),
-        ("config.json", {"model_type": "x" * 201}, None),
-    ],
-)
-def test_the_line_of_a_file_that_describes_a_model(
-    name: str, content: object, line: str | None, tmp_path: Path, run: Run
-) -> None:
-    sv.save(tmp_path / "model.safetensors", {"w": np.ones((2, 2), np.float32)})
-    before = run("inspect", tmp_path).out
-    (tmp_path / name).write_text(json.dumps(content), encoding="utf-8")
-    out = run("inspect", tmp_path).out
-    assert out.count("\n") == before.count("\n") + bool(line)
-    assert line is None or line in out
-    (tmp_path / name).write_text("{", encoding="utf-8")
-    assert run("inspect", tmp_path).out == before

@@ -17,7 +17,6 @@ from shardvar.cli.tree import Line, fold_keys, tree_lines
 from spec_tests.helpers.braces import expanded
 from spec_tests.helpers.command_line import Run, run, terminal
 from spec_tests.helpers.hypothesis_strategies import ODD_KEYS
-from spec_tests.helpers.paths import GOLDEN
 
 __all__ = ["run"]
 
@@ -138,70 +137,6 @@ def saved_layers(path: Path, without: int | None = None) -> Path:
     }
     sv.save(path, {"embed.weight": np.zeros((10, 4), "f4"), "step": np.int64(7), **tensors})
     return path
-
-
-def test_slices_that_are_a_layout_are_said_to_be(tmp_path: Path, run: Run) -> None:
-    """13 rows in five parts are div's 3, 3, 3, 2, 2; in sizes of one's own they are no layout."""
-    cut = {"div": 5, "even": 5, "odd": sv.PartitionSpec(splits=[[1, 12]])}
-    sv.save(
-        tmp_path / "model",
-        {"div": np.ones(13), "even": np.ones(10), "odd": np.ones(13), "whole": np.ones(2)},
-        partition=cut,
-    )
-    out = run("inspect", tmp_path / "model", "--slices").out
-    told = [line for line in out.splitlines() if "cut as: " in line]
-    # Five parts of 10 rows are also DTensor's; one rule is told for both.
-    assert len(told) == 2 and told[0].startswith("2 tensors cut as: div") and "(0=5)" in told[0]
-    assert told[1] == "1 tensor cut as: no known layout"
-    layouts = [
-        each["layout"]
-        for each in run("inspect", tmp_path / "model", "--slices", "--json").json["tensors"]
-    ]
-    assert (layouts[0]["mesh"], layouts[1]["rule"]) == ([5], layouts[0]["rule"])
-    assert layouts[2:] == [None, None]
-
-
-@pytest.mark.parametrize("name", ["model", "m.safetensors", "m.npz", "m.pt"])
-def test_weights_without_elements_are_counted(name: str, tmp_path: Path, run: Run) -> None:
-    shapes = {"a": (0,), "b": (2,), "c": (0, 3), "optimizer.a": (0,)}
-    tensors = {key: np.ones(shape, np.float32) for key, shape in shapes.items()}
-    sv.save(tmp_path / name, {**tensors, "ids": np.ones(0, np.int64)})
-    path = tmp_path / name
-    words = "2 of 3 weights have no elements"
-    assert words in run("inspect", path).out and words in run("verify", path).out
-    assert words in " ".join(run("verify", path, "--json").json["notes"])
-    assert run("inspect", path, "--stats", "--fail-on", "empty").code == 1
-    sv.save(tmp_path / "whole", {"b": np.ones(2), "ids": np.ones(0, np.int64)})
-    assert "no elements" not in run("inspect", tmp_path / "whole").out + run("verify", path).err
-
-
-def test_only_ties_among_the_listed_keys_are_printed(tmp_path: Path, run: Run) -> None:
-    tie = tmp_path / "tie"
-    run("reshard", GOLDEN / "torch_pt" / "tied_weights" / "x.pt", tie)
-    (key, first), *_ = run("inspect", tie, "--json").json["ties"].items()
-    for keys, is_tied in (([key, first], True), ([key], False), (["bn.bias"], False)):
-        filters = [each for name in keys for each in ("--filter", name)]
-        assert bool(run("inspect", tie, *filters, "--json").json["ties"]) is is_tied
-        assert ("Tied" in run("inspect", tie, *filters).out) is is_tied
-
-
-def test_numbers_stay_on_the_right_of_a_name_in_a_right_to_left_script(
-    tmp_path: Path, run: Run
-) -> None:
-    """After such letters and spaces a terminal would set digits on their left, unless a mark stands
-    between."""
-    names = ["\u05e9\u05db\u05d1\u05d4", "\u0637\u0628\u0642\u0629", "\u5c64"]
-    sv.save(tmp_path / "model", {name: np.ones(number + 1) for number, name in enumerate(names)})
-    with terminal(80):
-        rows = {
-            name: row
-            for row in run("inspect", tmp_path / "model").out.splitlines()
-            for name in names
-            if name in row
-        }
-    after = [re.split(name, rows[name])[1].strip(" ")[0] for name in names]
-    assert after == ["\u200e", "\u200e", "["]
-    assert "\u200e" not in run("inspect", tmp_path / "model").out
 
 
 def test_an_interrupted_reshard_says_that_it_can_be_continued(tmp_path: Path, run: Run) -> None:

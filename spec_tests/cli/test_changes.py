@@ -6,7 +6,6 @@ import shlex
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,68 +74,23 @@ def pasted(hint: str) -> list[str]:
     return shlex.split(command)[1:]
 
 
-LLAMA = {
-    "embed_tokens.weight": (16, 4),
-    **{
-        f"layers.{number}.{name}.weight": (4, 4)
-        for number in range(4)
-        for name in (
-            *("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"),
-            *("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
-            *("input_layernorm", "post_attention_layernorm"),
-        )
-    },
-}
-"""Names and shapes of a model, without the prefix ``model.`` that most have."""
-
-
-def llama(
-    prefix: str = "model.", dtype: str = "float32", step: float = 1.0
-) -> dict[str, np.ndarray]:
+def llama(prefix: str) -> dict[str, np.ndarray]:
     """Return a model whose head has no prefix, as all of Hugging Face."""
-    values = {
-        f"{prefix}{key}": (np.arange(np.prod(shape)).reshape(shape) * step + 1).astype(dtype)
-        for key, shape in LLAMA.items()
-    }
-    return values | {"lm_head.weight": np.ones((16, 4), dtype)}
+    keys = [f"layers.{n}.{name}.weight" for n in range(4) for name in ("q_proj", "norm")]
+    return {f"{prefix}{key}": np.ones(4) for key in keys} | {"lm_head.weight": np.ones(16)}
 
 
 def test_a_renaming_is_found_though_some_names_are_the_same(tmp_path: Path, run: Run) -> None:
     """The hint can be pasted, in both orders: ``*=model.*`` would also rename the head."""
-    sv.save(tmp_path / "a", llama())
+    sv.save(tmp_path / "a", llama("model."))
     sv.save(tmp_path / "b", llama(""))
     for first, second in ("ab", "ba"):
         told = run("diff", tmp_path / first, tmp_path / second, "--summary")
-        assert told.out == "74 of 75 tensors differ: 37 only in A, 37 only in B\n"
+        assert told.out == "16 of 17 tensors differ: 8 only in A, 8 only in B\n"
         assert told.err.startswith("hint: Most names of ") and "after 'model.'" in told.err
         again = run(*pasted(told.err))
-        assert (again.code, again.out, again.err) == (0, "equal: 38 tensors in both\n", "")
+        assert (again.code, again.out, again.err) == (0, "equal: 9 tensors in both\n", "")
     assert run("diff", tmp_path / "a", tmp_path / "b", "--json").err == ""
-
-
-@pytest.mark.parametrize("columns", [40, 60, 80, 120])
-@pytest.mark.parametrize("other", ["renamed", "rounded", "changed"])
-def test_no_two_rows_read_the_same_and_every_name_is_whole(
-    columns: int, other: str, tmp_path: Path, run: Run
-) -> None:
-    """Columns are left out before names are cut, and siblings share a line as in ``inspect``."""
-    sv.save(tmp_path / "a", llama())
-    values = {
-        "renamed": llama("net."),
-        "rounded": llama(dtype="float16") | {"lm_head.weight": np.ones((16, 4), np.float32)},
-        "changed": llama(step=1.01),
-    }
-    sv.save(tmp_path / "b", values[other])
-    with terminal(columns):
-        out = run("diff", tmp_path / "a", tmp_path / "b").out
-    lines = out.partition("\n\n")[2].splitlines()
-    # A figure that stands below a name may be that of two names.
-    rows = [line for line in lines if line.strip() and not line.startswith(" ")]
-    assert len(set(rows)) == len(rows) and "…" not in out
-    assert "model.layers.{0..3}.self_attn.{q,k,v,o}_proj.weight" in out
-    assert "model.layers.{0..3}.mlp.{gate,up,down}_proj.weight" in out
-    if columns >= 60:
-        assert all(len(line) <= columns for line in lines)
 
 
 def test_siblings_of_other_changes_have_lines_of_their_own(tmp_path: Path, run: Run) -> None:
@@ -148,63 +102,3 @@ def test_siblings_of_other_changes_have_lines_of_their_own(tmp_path: Path, run: 
         lines = run("diff", tmp_path / "a", tmp_path / "b").out.splitlines()
     names = [line.split()[0] for line in lines if line.startswith("attn")]
     assert names == ["attn.v_proj", "attn.{q,k}_proj"]
-
-
-def test_the_verdict_says_that_only_dtypes_differ(tmp_path: Path, run: Run) -> None:
-    """With the same values, or with the same ones once rounded; the hint compares values alone."""
-    whole = {"w": np.arange(6.0, dtype=np.float32), "v": np.ones(3, np.float32)}
-    fine = {"w": whole["w"] / 3, "v": whole["v"]}
-    for name, tensors in {"whole": whole, "fine": fine}.items():
-        sv.save(tmp_path / name, tensors)
-        half = {key: value.astype(np.float16) for key, value in tensors.items()}
-        sv.save(tmp_path / f"{name}-half", half)
-    for name, how, options in (
-        ("whole", "same values", ["--ignore-dtype"]),
-        ("fine", "same values when rounded", ["--ignore-dtype", "--close"]),
-    ):
-        for first, second, dtypes in (
-            (name, f"{name}-half", "float32 to float16"),
-            (f"{name}-half", name, "float16 to float32"),
-        ):
-            words = ["diff", str(tmp_path / first), str(tmp_path / second)]
-            told = run(*words)
-            verdict = f"2 of 2 tensors differ: only in dtype, {dtypes}, {how}"
-            assert told.out.splitlines()[0] == verdict and told.code == 1
-            assert pasted(told.err) == [*words, *options]
-            with terminal(80):
-                shown = run(*words).out
-            assert shown.split() == ["≠", *verdict.split()]
-            assert run(*words, *options).code == 0
-
-
-def test_the_verdict_counts_each_kind_of_difference(tmp_path: Path, run: Run) -> None:
-    """A tensor of another dtype and the same values does not count as one of other values."""
-    ones, thirds = np.ones(3, np.float32), np.arange(3, dtype=np.float32) / 3
-    a = {
-        "same": ones,
-        "dtype": ones,
-        "rounded": thirds,
-        "both": thirds,
-        "shape": ones,
-        "text": ones,
-    }
-    b = {
-        "same": ones,
-        "dtype": ones.astype(np.float16),
-        "rounded": thirds.astype(np.float16),
-        "both": (thirds + 1).astype(np.float16),
-        "shape": np.ones(4, np.float32),
-        "text": np.array([b"x"] * 3, object),
-    }
-    sv.save(tmp_path / "a", a)
-    sv.save(tmp_path / "b", b)
-    assert run("diff", tmp_path / "a", tmp_path / "b", "--summary").out == (
-        "5 of 6 tensors differ: 1 in shape, 1 in dtype, 1 in dtype and values, "
-        "1 only in dtype (same values), 1 only in dtype (same values when rounded)\n"
-    )
-    rounded = {
-        each.key: each.values for each in sv.diff(tmp_path / "a", tmp_path / "b").differences
-    }
-    assert rounded["rounded"] is not None and rounded["both"] is not None
-    assert (rounded["rounded"].num_rounded, rounded["rounded"].count) == (2, 2)
-    assert rounded["both"].num_rounded < rounded["both"].count

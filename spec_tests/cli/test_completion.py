@@ -13,8 +13,7 @@ import pytest
 import shardvar as sv
 from shardvar.cli.completion import _PAIRS, MANY, SCRIPTS, candidates
 from shardvar.cli.main import main
-from shardvar.cli.options import COMMANDS, Commands, make_parser
-from shardvar.maps.map import shipped_maps
+from shardvar.cli.options import Commands, make_parser
 
 KEYS = ["dense/bias", "dense/kernel", "odd name $HOME'\"", "step"]
 
@@ -29,24 +28,6 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def words(*typed: str) -> list[str]:
     return [line.partition("\t")[0] for line in candidates(typed)]
-
-
-def test_verbs_and_their_options_are_those_of_the_parser() -> None:
-    assert words("") == list(COMMANDS) == words()
-    assert words("re") == ["reshard"]
-    assert words("reshard", "a", "b", "--f") == [
-        "--filter", "--format", "--files", "--files-by", "--force"
-    ]  # fmt: skip
-    assert words("show", "model", "key", "--verify", "") == ["auto", "full"]
-    assert words("completion", "") == list(SCRIPTS) == ["bash", "zsh", "fish"]
-
-
-def test_keys_are_completed_where_a_key_or_a_glob_stands(model: str) -> None:
-    assert words("show", model, "") == KEYS
-    assert words("show", model, "dense/") == KEYS[:2]
-    assert words("show", "--verify", "full", model, "st") == ["step"]
-    assert words("inspect", model, "--json", "--filter", "o") == [KEYS[2]]
-    assert words("show", model, "step", "") == []
 
 
 @pytest.mark.parametrize("option", ["--rename", "--concat", "--cast", "--shards"])
@@ -70,12 +51,6 @@ def test_words_that_bash_breaks_at_a_sign_are_whole(model: str) -> None:
     assert words("show", "--verify", "=", "full", model, "st") == ["step"]
     assert words("show", model, "step", "--verify", "=") == ["auto", "full"]
     assert words("=") == []
-
-
-def test_help_is_followed_by_a_command() -> None:
-    assert words("help", "ve") == ["verify", "vectors"]
-    assert words("help", "") == [*COMMANDS, "json"]
-    assert words("help", "verify", "") == []
 
 
 def test_of_many_keys_with_dots_the_modules_are_offered(tmp_path: Path) -> None:
@@ -183,47 +158,3 @@ def run_shell(shell: str, options: list[str], script: str) -> "subprocess.Comple
         timeout=60,
         check=False,
     )
-
-
-@pytest.mark.parametrize(
-    ("given", "meant"), [("safetensor", "safetensors"), ("orbax_plain", "orbax-plain")]
-)
-def test_a_misspelt_format_is_told_what_it_may_have_meant(
-    given: str, meant: str, model: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["reshard", model, model + "-2", "--format", given]) == 2
-    assert f"hint: Did you mean {meant!r}? The formats are" in capsys.readouterr().err
-
-
-def test_a_misspelt_option_or_path_is_told_what_it_may_have_meant(
-    model: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sv.save("runs/deep/model", {"w": np.zeros(1)})
-    for line, hint in [
-        (["inspect", model, "--fliter", "x"], "Did you mean '--filter'?"),
-        (["inspect", "modle"], "Did you mean model?"),
-        (["inspect", os.path.abspath("modle")], f"Did you mean {os.path.abspath('model')}?"),
-        (["inspect", "quite-another"], "Give its prefix"),
-        (["inspect", "rnus/deep/model"], "Did you mean runs/deep/model?"),
-        (["inspect", "runs/dep/modle"], "Did you mean runs/deep/model?"),
-        (["inspect", "rnus/deep/quite-another"], "Did you mean runs/deep?"),
-        (["inspect", "rnus/"], "Did you mean runs/?"),
-        (
-            ["inspect", os.path.abspath("runs/dep/model")],
-            f"Did you mean {os.path.abspath('runs/deep/model')}?",
-        ),
-        (["inspect", "else/where/model"], "Give its prefix"),
-        (
-            ["--json", "inspect", model],
-            "Options follow the command, as in `shardvar inspect PATH --json`.",
-        ),
-    ]:
-        assert main(line) in (2, 3)
-        assert hint in capsys.readouterr().err
-
-
-def test_the_names_of_maps_are_offered_and_else_files() -> None:
-    for typed in (["maps"], ["reshard", "a", "b", "--map"], ["view", "a", "--map"]):
-        found = words(*typed, "llama-hf-to-m")
-        assert found == [name for name in shipped_maps() if name.startswith("llama-hf-to-m")]
-        assert found and words(*typed, "./mine") == []

@@ -1,8 +1,6 @@
 """The first answer about a checkpoint: it is on the screen, its numbers add up, and it says what it
 leaves out."""
 
-import json
-import os
 import re
 import shutil
 from dataclasses import replace
@@ -47,24 +45,6 @@ def llama(layers: int = 32) -> dict[str, np.ndarray]:
     return {key: rng.normal(size=shape).astype(ml_dtypes.bfloat16) for key, shape in shapes.items()}
 
 
-def mixture() -> dict[str, np.ndarray]:
-    """A mixture of experts: 1,585 tensors."""
-    words = ("w1", "w2", "w3")
-    experts = {
-        f"model.layers.{layer}.block_sparse_moe.experts.{expert}.{word}.weight": np.ones(
-            (4, 8), "f2"
-        )
-        for layer in range(8)
-        for expert in range(64)
-        for word in words
-    }
-    return experts | {
-        f"model.layers.{layer}.self_attn.{word}_proj.weight": np.ones((8, 8), "f2")
-        for layer in range(8)
-        for word in "qkvo"
-    }
-
-
 def with_adam() -> dict[str, np.ndarray]:
     """A model, and the slots of an optimizer of each of its tensors."""
     model = {f"model.{key}": value.astype("f4") for key, value in llama(4).items()}
@@ -78,57 +58,20 @@ def with_adam() -> dict[str, np.ndarray]:
 
 def saved(path: Path, kind: str) -> tuple[Path, list[str]]:
     """A checkpoint of a kind, and the options to inspect it with."""
-    options: list[str] = []
     match kind:
-        case "model" | "values" | "damaged":
+        case "values":
             tensors = llama()
             tensors["model.layers.7.mlp.up_proj.weight"][0, 0] = np.nan
             sv.save(path, tensors, policy=sv.MaxShardSizePolicy(20_000))
-            if kind == "damaged":
-                _, gone, cut, *_ = sorted(path.parent.glob("*.svdata*"))
-                gone.unlink()
-                cut.write_bytes(cut.read_bytes()[:100])
-            options = ["--stats"] * (kind == "values")
-        case "experts":
-            sv.save(path, mixture())
+            return path, ["--stats"]
         case "many":
-            sv.save(
-                path,
-                {f"block{n // 100:03}/unit_{n % 100:02}/w": np.ones(8, "f4") for n in range(2_000)},
-            )
-        case "adam" | "values of adam":
+            sv.save(path, {f"b{n // 100:03}/u_{n % 100:02}/w": np.ones(8) for n in range(2_000)})
+        case "adam":
             sv.save(path, with_adam(), format="torch")
-            options = ["--stats"] * (kind == "values of adam")
-        case "state":
-            path = TRAINING_STATE
-        case "flat":
-            sv.save(
-                path, {f"{a}{b}": np.ones(ord(a) * ord(b)) for a in "abcdefgh" for b in "ijklmnop"}
-            )
-        case "wide":
-            sv.save(
-                path,
-                {f"model/{a}{b}": np.ones(ord(a) * ord(b)) for a in "abcdefgh" for b in "ijklmnop"},
-            )
-    return path, options
+    return (TRAINING_STATE if kind == "state" else path), []
 
 
-KINDS = [
-    "model",
-    "values",
-    "damaged",
-    "experts",
-    "many",
-    "adam",
-    "values of adam",
-    "state",
-    "flat",
-    "wide",
-]
-
-
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["values", "many", "adam", "state"])
 def test_name_totals_and_tree_are_on_one_screen(
     kind: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,7 +158,7 @@ def number(text: str) -> float:
     return float(found[1].replace(",", "")) * NUMBER[found[2]]
 
 
-@pytest.mark.parametrize("kind", ["model", "experts", "adam", "wide"])
+@pytest.mark.parametrize("kind", ["values", "adam"])
 def test_the_lines_below_a_branch_add_up_to_it(kind: str, tmp_path: Path, run: Run) -> None:
     """Bytes and numbers of parameters, whether or not lines stand for several tensors."""
     path, _ = saved(tmp_path / "model", kind)
@@ -235,41 +178,6 @@ def test_the_lines_below_a_branch_add_up_to_it(kind: str, tmp_path: Path, run: R
             )
 
 
-def test_a_line_of_equal_layers_says_how_many_there_are(tmp_path: Path, run: Run) -> None:
-    """A branch with the tensors of each, a tensor with the shape of each; numbers are of all
-    together."""
-    path, _ = saved(tmp_path / "model", "model")
-    with terminal(80):
-        rows = [
-            re.split("  +", line.strip("│├└─ ")) for line in run("inspect", path).out.splitlines()
-        ]
-    cells = {row[0]: row[1:] for row in rows}
-    assert cells["layers.{0..31}."][0] == "32 × 9 tensors"
-    assert cells["{gate,up}_proj.weight"] == [
-        "64 × [20, 8]",
-        "20.5 kB",
-        "1..2 each",
-    ]
-    assert cells["self_attn.{q,k,v,o}_proj.weight"][0] == "128 × [8, 8]"
-    many, _ = saved(tmp_path / "many", "many")
-    with terminal(80):
-        assert re.search(r"/w  2000 × \[8\] .* 64.0 kB", run("inspect", many).out)
-
-
-def test_integers_of_an_unknown_scheme_are_said_to_be_left_out(tmp_path: Path, run: Run) -> None:
-    """If they are a part of the bytes that matters; ids of positions are not."""
-    sv.save(
-        tmp_path / "odd", {"q.weight_packed": np.ones((8, 64), "i4"), "norm": np.ones(64, "f4")}
-    )
-    assert (
-        "64 parameters, all float32; not counted: 1 tensor of int32, 2.05 kB\n"
-        in run("inspect", tmp_path / "odd").out
-    )
-    sv.save(tmp_path / "plain", {"w": np.ones((64, 64), "f4"), "ids": np.ones((1, 16), "i4")})
-    assert "not counted" not in run("inspect", tmp_path / "plain").out
-    assert "not counted: 1 tensor of int32" in run("inspect", tmp_path / "plain", "-v").out
-
-
 def test_the_state_of_an_optimizer_and_of_callbacks_has_no_parameters() -> None:
     steps = [(f"state.{n}.{slot}", "float32", ()) for n in range(3) for slot in ("step", "exp_avg")]
     assert count_parameters(steps).total == 0
@@ -279,90 +187,18 @@ def test_the_state_of_an_optimizer_and_of_callbacks_has_no_parameters() -> None:
     assert count_parameters([("model_weights/dense/kernel", "float32", (5, 7)), *slots]).total == 35
 
 
-def test_there_is_room_for_a_note_on_the_screen(
+def test_a_list_opens_only_so_many_tensors(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Below a tree and below a list."""
-    monkeypatch.chdir(tmp_path)
-    sv.save(
-        "one/model.safetensors",
-        {f"{a}{b}": np.ones(ord(a) * ord(b)) for a in "abc" for b in "ijklmnop"},
-    )
-    for step in range(30):
-        sv.save(f"many/step-{step}", {"w": np.ones(3)})
-    for folder in ("one", "many"):
-        shutil.copy(TRAINING_STATE, f"{folder}/optimizer.pt")
-        with terminal(80, lines=24):
-            found = run("inspect", folder)
-        note = "also contains optimizer.pt. See one: `shardvar inspect"
-        assert (note in found.err) == (folder == "one")  # a list has it
-        # A terminal would fold the note into two lines.
-        assert 20 <= len((found.out + found.err).splitlines()) <= 24 - _PROMPTS - 1
-
-
-def test_a_folder_of_links_is_not_called_empty(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The hint is a command that works; a link to a checkpoint in the folder is followed."""
-    monkeypatch.chdir(tmp_path)
-    sv.save("runs/step-5/model", {"w": np.ones(3)})
-    os.mkdir("best")
-    os.symlink("../runs/step-5", "best/one")
-    found = run("inspect", "best")
-    assert found.code == 3
-    assert (
-        "error: The folder best has no checkpoint, but a link that leads out of it, 'one'."
-        in found.err
-    )
-    assert "hint: Give the path of the link: `shardvar inspect best/one`." in found.err
-    assert run("inspect", "best/one").code == 0
-    os.makedirs("store/.kept")
-    shutil.copytree("runs/step-5", "store/.kept/v1")
-    os.symlink(".kept/v1", "store/current")
-    assert run("inspect", "store", "--json").json["path"].endswith("store/current/model")
-    os.symlink("..", "store/above")
-    assert run("verify", "store").code == 0
-
-
-def test_a_list_shows_links_to_its_checkpoints(tmp_path: Path, run: Run) -> None:
-    for step in (1, 2):
-        sv.save(tmp_path / f"step-{step}" / "model", {"w": np.ones(3)})
-    os.symlink("step-2", tmp_path / "latest")
-    lines = run("inspect", tmp_path).out.splitlines()
-    assert lines[0].endswith(": 2 checkpoints; inspect one of them, or the newest with --latest:")
-    assert [line.endswith("newest, also latest") for line in lines[2:]] == [False, True]
-
-
-def test_a_list_shows_what_is_damaged_and_what_was_not_opened(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A checkpoint of many tensors hides nothing about the others."""
+    """A checkpoint of many tensors hides nothing about the others until then."""
     sv.save(tmp_path / "a.safetensors", {"w": np.ones(3)})
-    data = (tmp_path / "a.safetensors").read_bytes()
-    (tmp_path / "cut.safetensors").write_bytes(data[:-8])
-    (tmp_path / "head.safetensors").write_bytes(data[:20])
     sv.save(tmp_path / "many", {f"w{number}": np.ones(1) for number in range(2_000)})
-    sv.save(tmp_path / "z.npz", {"w": np.ones(3)})
-    (tmp_path / "z.npz").write_bytes((tmp_path / "z.npz").read_bytes()[:-30])
-    remarks = {
-        Path(line.split()[0]).name: line.split()[-1]
-        for line in run("inspect", tmp_path).out.splitlines()[2:]
-    }
-    names = ("cut.safetensors", "head.safetensors", "z.npz")
-    assert [remarks[name] for name in names] == ["unreadable", "unreadable", "damaged"]
-    assert {
-        each["num_tensors"] for each in run("inspect", tmp_path, "--json").json["checkpoints"]
-    } == {1, 2_000, None}
+    listed = run("inspect", tmp_path, "--json").json["checkpoints"]
+    assert {each["num_tensors"] for each in listed} == {1, 2_000}
     monkeypatch.setattr("shardvar.cli.listing._MOST_TENSORS", 2_000)
-    told = {
-        Path(each["path"]).name: each
-        for each in run("inspect", tmp_path, "--json").json["checkpoints"]
-    }
-    assert (told["a.safetensors"]["opened"], told["a.safetensors"]["problem"]) == (
-        False,
-        "not opened",
-    )
-    assert (told["many"]["opened"], told["many"]["problem"]) == (True, "")
+    listed = run("inspect", tmp_path, "--json").json["checkpoints"]
+    told = {each["path"].rpartition("/")[2]: (each["opened"], each["problem"]) for each in listed}
+    assert told == {"a.safetensors": (False, "not opened"), "many": (True, "")}
     out = run("inspect", tmp_path).out
     assert re.search(r"a\.safetensors .* not opened$", out, flags=re.MULTILINE)
 
@@ -378,21 +214,6 @@ def test_a_list_has_everything_below_a_folder(tmp_path: Path, run: Run) -> None:
     listed = run("inspect", tmp_path, "--json").json["checkpoints"]
     assert {each["path"] for each in listed} == judged - {str(tmp_path / "one" / "optimizer.pt")}
     assert len(listed) == 8 and {each["format"] for each in listed} >= {"npz", "pt", "shardvar"}
-
-
-def test_a_list_fits_the_screen(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for step in range(30):
-        sv.save(f"runs/step-{step}", {"w": np.ones(3)})
-    for columns, height in SIZES:
-        with terminal(columns, lines=height):
-            lines = run("inspect", "runs").out.splitlines()
-        assert len(lines) <= height - _PROMPTS and max(map(len, lines)) <= columns
-        assert lines[0].startswith("runs: 30 checkpoints") and "step-29" in lines[-1]
-        assert any("before these, from" in line for line in lines)
-        with terminal(columns, lines=height):
-            whole = run("inspect", "runs", "--all").out
-        assert all(f"step-{step} " in whole for step in range(30))
 
 
 def test_values_that_may_not_be_read_leave_a_shape(
@@ -412,34 +233,3 @@ def test_values_that_may_not_be_read_leave_a_shape(
     data.write_bytes(bytes(byte ^ 1 for byte in data.read_bytes()))
     found = run("inspect", tmp_path / "model")
     assert found.code == 0 and re.search(r"step +int64 +\[\] ", found.out)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "line"),
-    [
-        (
-            "config.json",
-            {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 8},
-            "config.json: architectures LlamaForCausalLM, model_type llama",
-        ),
-        (
-            "adapter_config.json",
-            {"peft_type": "LORA", "base_model_name_or_path": "me/base", "r": 2, "lora_alpha": None},
-            "adapter_config.json: peft_type LORA, base_model_name_or_path me/base, r 2",
-        ),
-        ("config.json", {"model_type": "\x1b[2J", "architectures": {}}, "model_type \\x1b[2J"),
-        ("config.json", ["model_type"], None),
-        ("config.json", {"model_type": "x" * 201}, None),
-    ],
-)
-def test_the_line_of_a_file_that_describes_a_model(
-    name: str, content: object, line: str | None, tmp_path: Path, run: Run
-) -> None:
-    sv.save(tmp_path / "model.safetensors", {"w": np.ones((2, 2), np.float32)})
-    before = run("inspect", tmp_path).out
-    (tmp_path / name).write_text(json.dumps(content), encoding="utf-8")
-    out = run("inspect", tmp_path).out
-    assert out.count("\n") == before.count("\n") + bool(line)
-    assert line is None or line in out
-    (tmp_path / name).write_text("{", encoding="utf-8")
-    assert run("inspect", tmp_path).out == before

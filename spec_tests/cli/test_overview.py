@@ -17,7 +17,6 @@ from shardvar.cli.tree import Line, fold_keys, tree_lines
 from spec_tests.helpers.braces import expanded
 from spec_tests.helpers.command_line import Run, run, terminal
 from spec_tests.helpers.hypothesis_strategies import ODD_KEYS
-from spec_tests.helpers.paths import GOLDEN
 
 __all__ = ["run"]
 
@@ -99,26 +98,6 @@ def test_a_range_names_exactly_the_numbers_that_exist() -> None:
     assert drawn(both, "f" * 6) == ["├─ h0_w{0..2}", "└─ h1_w{0..2}"]
 
 
-def test_slots_of_pytorch_share_a_line(tmp_path: Path, run: Run) -> None:
-    """With their names and the number of tensors that have them; in the checkpoint of an optimizer
-    each is shown."""
-    slots = {
-        f"optim.state.h.{n}.w.{slot}": np.ones(4, "f4")
-        for n in range(3)
-        for slot in ("exp_avg", "exp_avg_sq")
-    }
-    others = {"model.w": np.ones(4, "f4"), "optim.param_groups.lr": np.array(0.1)}
-    sv.save(tmp_path / "all", slots | others, format="torch")
-    sv.save(tmp_path / "alone", slots, format="torch")
-    with terminal(80):
-        whole, alone = run("inspect", tmp_path / "all").out, run("inspect", tmp_path / "alone").out
-    assert re.search("optimizer slots exp_avg, exp_avg_sq +6 tensors", whole)
-    assert "6 slots (--all shows them)" in whole and "param_groups.lr" in whole
-    assert "exp_avg" in alone and "optimizer slots" not in alone
-    with terminal(80):
-        assert "exp_avg" in run("inspect", tmp_path / "all", "--all").out
-
-
 def test_siblings_that_differ_in_one_word_share_a_line() -> None:
     """The line lists the words, in the order that they have by custom; all must have equal tensors
     below them."""
@@ -158,130 +137,6 @@ def saved_layers(path: Path, without: int | None = None) -> Path:
     }
     sv.save(path, {"embed.weight": np.zeros((10, 4), "f4"), "step": np.int64(7), **tensors})
     return path
-
-
-def test_a_line_of_several_tensors_says_how_many_cannot_be_read(tmp_path: Path, run: Run) -> None:
-    """Layers fold whether or not their bytes are there, and a branch counts those below it at any
-    depth."""
-    layers = {f"layers.{n}.{part}": np.ones((4, 8), "f4") for n in range(6) for part in "wb"}
-    sv.save(tmp_path / "cut", layers, policy=sv.MaxShardSizePolicy(300))
-    first, second, *_ = sorted(tmp_path.glob("*.svdata*"))
-    first.unlink()
-    with terminal(100):
-        whole, shallow = (
-            run("inspect", tmp_path / "cut").out,
-            run("inspect", tmp_path / "cut", "--depth", "1").out,
-        )
-    rows = whole.splitlines()
-    assert [row.rstrip()[-17:].strip() for row in rows if "─ " in row] == [
-        "FILE MISSING (x3)",
-        "FILE MISSING",
-        "FILE MISSING (x2)",
-    ]
-    assert "file 0  missing  cut.svdata" in whole and "FILE MISSING (x3)" in shallow
-    second.write_bytes(second.read_bytes()[:8])
-    with terminal(40):
-        assert re.search(r"\{0…?.*UNREADABLE \(x5\)", run("inspect", tmp_path / "cut").out)
-
-
-def test_slices_that_are_a_layout_are_said_to_be(tmp_path: Path, run: Run) -> None:
-    """13 rows in five parts are div's 3, 3, 3, 2, 2; in sizes of one's own they are no layout."""
-    cut = {"div": 5, "even": 5, "odd": sv.PartitionSpec(splits=[[1, 12]])}
-    sv.save(
-        tmp_path / "model",
-        {"div": np.ones(13), "even": np.ones(10), "odd": np.ones(13), "whole": np.ones(2)},
-        partition=cut,
-    )
-    out = run("inspect", tmp_path / "model", "--slices").out
-    told = [line for line in out.splitlines() if "cut as: " in line]
-    # Five parts of 10 rows are also DTensor's; one rule is told for both.
-    assert len(told) == 2 and told[0].startswith("2 tensors cut as: div") and "(0=5)" in told[0]
-    assert told[1] == "1 tensor cut as: no known layout"
-    layouts = [
-        each["layout"]
-        for each in run("inspect", tmp_path / "model", "--slices", "--json").json["tensors"]
-    ]
-    assert (layouts[0]["mesh"], layouts[1]["rule"]) == ([5], layouts[0]["rule"])
-    assert layouts[2:] == [None, None]
-
-
-@pytest.mark.parametrize("columns", [40, 80, 120])
-def test_a_terminal_shows_the_place_of_each_slice(columns: int, tmp_path: Path, run: Run) -> None:
-    """The column that was asked for stays, whatever the width; a file is known by the number in its
-    name."""
-    tensors = {"a/w": np.ones((40, 8)), "a/b": np.ones(40)}
-    sv.save(tmp_path / "cut", tensors, partition=2, policy=sv.MaxShardSizePolicy(1600))
-    sv.save(tmp_path / "whole.safetensors", tensors)
-    for path in (tmp_path / "cut", tmp_path / "whole.safetensors"):
-        told = run("inspect", path, "--slices", "--json").json["tensors"]
-        with terminal(columns):
-            out = " ".join(run("inspect", path, "--slices").out.split())
-        for each in (each for tensor in told for each in tensor["slices"]):
-            number = re.search(r"-(\d+)-of-", each["file"])
-            assert f"{int(number[1]) if number else each['file']} at {each['start']} " in f"{out} "
-
-
-@pytest.mark.parametrize("name", ["model", "m.safetensors", "m.npz", "m.pt"])
-def test_weights_without_elements_are_counted(name: str, tmp_path: Path, run: Run) -> None:
-    shapes = {"a": (0,), "b": (2,), "c": (0, 3), "optimizer.a": (0,)}
-    tensors = {key: np.ones(shape, np.float32) for key, shape in shapes.items()}
-    sv.save(tmp_path / name, {**tensors, "ids": np.ones(0, np.int64)})
-    path = tmp_path / name
-    words = "2 of 3 weights have no elements"
-    assert words in run("inspect", path).out and words in run("verify", path).out
-    assert words in " ".join(run("verify", path, "--json").json["notes"])
-    assert run("inspect", path, "--stats", "--fail-on", "empty").code == 1
-    sv.save(tmp_path / "whole", {"b": np.ones(2), "ids": np.ones(0, np.int64)})
-    assert "no elements" not in run("inspect", tmp_path / "whole").out + run("verify", path).err
-
-
-def test_only_ties_among_the_listed_keys_are_printed(tmp_path: Path, run: Run) -> None:
-    tie = tmp_path / "tie"
-    run("reshard", GOLDEN / "torch_pt" / "tied_weights" / "x.pt", tie)
-    (key, first), *_ = run("inspect", tie, "--json").json["ties"].items()
-    for keys, is_tied in (([key, first], True), ([key], False), (["bn.bias"], False)):
-        filters = [each for name in keys for each in ("--filter", name)]
-        assert bool(run("inspect", tie, *filters, "--json").json["ties"]) is is_tied
-        assert ("Tied" in run("inspect", tie, *filters).out) is is_tied
-
-
-def test_a_name_that_no_terminal_shows_is_whole_in_a_pipe_and_that_is_said(
-    tmp_path: Path, run: Run
-) -> None:
-    """Findings about values leave out its middle too."""
-    key = "x" * 3000
-    sv.save(tmp_path / "model", {key: np.zeros(3), "b": np.ones(4)})
-    told = "A pipe has names whole that no terminal of this width can show."
-    for words in (("inspect", tmp_path / "model"), ("inspect", tmp_path / "model", "--stats")):
-        with terminal(80):
-            out = run(*words).out
-        assert told in out.splitlines() and key[:1000] not in out
-        assert key in run(*words).out and told not in run(*words).out
-    sv.save(tmp_path / "plain", {"x" * 70: np.ones(3), "b": np.ones(4)})
-    with terminal(80):
-        out = run("inspect", tmp_path / "plain").out
-        assert "…" in out and told not in out
-    rows = run("inspect", tmp_path / "plain").out.splitlines()[2:]
-    assert len({row.find("float64") for row in rows if "float64" in row}) == 1
-
-
-def test_numbers_stay_on_the_right_of_a_name_in_a_right_to_left_script(
-    tmp_path: Path, run: Run
-) -> None:
-    """After such letters and spaces a terminal would set digits on their left, unless a mark stands
-    between."""
-    names = ["\u05e9\u05db\u05d1\u05d4", "\u0637\u0628\u0642\u0629", "\u5c64"]
-    sv.save(tmp_path / "model", {name: np.ones(number + 1) for number, name in enumerate(names)})
-    with terminal(80):
-        rows = {
-            name: row
-            for row in run("inspect", tmp_path / "model").out.splitlines()
-            for name in names
-            if name in row
-        }
-    after = [re.split(name, rows[name])[1].strip(" ")[0] for name in names]
-    assert after == ["\u200e", "\u200e", "["]
-    assert "\u200e" not in run("inspect", tmp_path / "model").out
 
 
 def test_an_interrupted_reshard_says_that_it_can_be_continued(tmp_path: Path, run: Run) -> None:
@@ -325,8 +180,7 @@ def test_progress_is_one_line_whatever_the_width(
 def test_statistics_of_equal_layers_share_a_line(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It holds what NumPy says of all their elements together; columns fit, and a pipe has a line a
-    tensor."""
+    """It holds what NumPy says of all their elements together."""
     rng = np.random.default_rng(0)
     layers = {
         f"layers.{n}.{name}": rng.normal(size=(8, 3)).astype("f4")
@@ -347,29 +201,3 @@ def test_statistics_of_equal_layers_share_a_line(
         told, [finite.min(), finite.max(), finite.mean(), finite.std(), 1], rtol=1e-2
     )
     assert "layers.{0..3}. (x4)" in out and "! 1 tensor with NaN: layers.2.q (1)" in out
-    for columns in (40, 80):
-        with terminal(columns):
-            assert all(
-                len(line) <= columns for line in run("inspect", path, "--stats").out.splitlines()
-            )
-    with terminal(120):
-        whole = run("inspect", path, "--stats", "--all").out
-    assert all(key in whole and key in run("inspect", path, "--stats").out for key in layers)
-
-
-def test_tensors_without_statistics_are_named_at_a_terminal(tmp_path: Path, run: Run) -> None:
-    """Strings hold no numbers, and a tensor of a lost file cannot be read: neither ends the
-    command."""
-    layers = {f"layers.{n}.norm": np.ones(3) for n in range(4)}
-    sv.save(
-        tmp_path / "model",
-        layers | {"name": np.array([b"x"], object), "w": np.ones((40, 4))},
-        policy=sv.MaxShardSizePolicy(1),
-    )
-    with terminal(80):
-        whole = run("inspect", tmp_path / "model", "--stats")
-        next(tmp_path.glob("*-00005-of-*")).unlink()
-        cut = run("inspect", tmp_path / "model", "--stats")
-    assert whole.code == 0 and "without numbers: 'name'" in whole.out.splitlines()
-    assert "! 5 tensors with one value: layers.{0..3}.norm, w\n" in whole.out
-    assert cut.code == 0 and "file 5  missing" in cut.out

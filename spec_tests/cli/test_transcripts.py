@@ -7,6 +7,7 @@ the difference.
 """
 
 import io
+import json
 import os
 import re
 import shlex
@@ -27,6 +28,7 @@ from shardvar._version import __version__
 from shardvar.cli import main
 from spec_tests.helpers.command_line import saved, tensors
 from spec_tests.helpers.damage import flip
+from spec_tests.helpers.metadata_saves import save_with
 from spec_tests.helpers.paths import GOLDEN
 
 TRANSCRIPTS = sorted((GOLDEN / "cli").glob("*.txt"))
@@ -144,6 +146,104 @@ def make_checkpoints() -> None:
         Path(folder).mkdir()
         for each in range(number):
             Path(folder, f"m{each}.data-00000.0123456789abcdef.tmp").write_bytes(b"cut")
+    make_deltas()
+    make_damage()
+    make_places()
+
+
+def make_deltas() -> None:
+    """Save a chain of deltas, one of another program, one of tied tensors, and a damaged one."""
+    table: Any = np.arange(3000, dtype=np.float32)
+    for name in ("s1", "s2", "s3"):
+        sv.save(name, {"w": table, "n": table[:9]})
+        table = table + (np.arange(3000) == 7)
+    for name, a, b in (("s12", "s1", "s2"), ("s23", "s2", "s3"), ("gap", "s3", "one.npz")):
+        sv.delta(a, b, name)
+    sv.delta("s1", "s2", "hurt")
+    flip(next(Path().glob("hurt.svdata*")), 0)
+    half, twin = np.arange(3000).astype(ml_dtypes.bfloat16), np.ones(999, np.float32)
+    sv.save("f1", {"w": half, "same": half})
+    sv.save("f2", {"w": np.where(np.arange(3000) == 7, half - half - 1, half), "same": half})
+    sv.save("untied", {"old": twin * 0})
+    save_with(Path("tied"), {"embed": twin, "head": twin}, {"head": "embed"})
+    for part in ("whole", "fine"):
+        tensors: Any = {"w": np.arange(6, dtype="f4") / (1 + 2 * (part == "fine")), "v": twin[:3]}
+        sv.save(part, tensors)
+        sv.save(f"{part}-half", {key: each.astype("f2") for key, each in tensors.items()})
+    ones, thirds = twin[:3], np.arange(3, dtype="f4") / 3
+    kinds = {"dtype": ones, "rounded": thirds, "both": thirds, "shape": ones, "text": ones}
+    sv.save("k1", {"same": ones, **kinds})
+    others: Any = {key: each.astype("f2") + (key == "both") for key, each in kinds.items()}
+    others |= {"shape": np.ones(4, "f4"), "text": np.array([b"x"] * 3, object), "same": ones}
+    sv.save("k2", others)
+
+
+def make_damage() -> None:
+    """Save checkpoints with one file changed, one cut and one lost, and others with odd tensors."""
+    layers = {f"layer{n}.{x}": np.full((40, 20), n, "f4") for n in range(20) for x in "abcd"}
+    for form, glob in {
+        "shardvar": "*.svdata*",
+        "tensorflow": "*.data*",
+        "torch": "*.distcp",
+    }.items():
+        sv.save(f"hurt-{form}/m", layers, format=form, policy=sv.MaxShardSizePolicy(70_000))
+        first, second, third, *_ = sorted(Path(f"hurt-{form}").rglob(glob))
+        flip(first, first.read_bytes().index(20 * np.float32(1).tobytes()))
+        second.write_bytes(second.read_bytes()[:30_000])
+        third.unlink()
+    sv.save("heap/z.npz", {"w": np.ones(200)})
+    Path("heap/z.npz").write_bytes(Path("heap/z.npz").read_bytes()[:900])
+    sv.save("heap/whole.npz", {"w": np.ones(3)})
+    shapes: Any = {"a": (0,), "b": (2,), "c": (0, 3), "optimizer.a": (0,)}
+    for name in ("void", "void.safetensors", "void.npz", "void.pt"):
+        sv.save(
+            name,
+            {key: np.ones(each, "f4") for key, each in shapes.items()} | {"ids": np.ones(0, "i8")},
+        )
+    sv.save("packed", {"q.weight_packed": np.ones((8, 64), "i4"), "norm": np.ones(64, "f4")})
+    sv.save("ids", {"w": np.ones((64, 64), "f4"), "ids": np.ones((1, 16), "i4")})
+    names = ("\u05e9\u05db\u05d1\u05d4", "\u0637\u0628\u0642\u0629", "\u5c64")
+    sv.save("scripts", {name: np.ones(1 + number) for number, name in enumerate(names)})
+    cuts: Any = {"div": 5, "even": 5, "odd": sv.PartitionSpec(splits=[[1, 12]])}
+    rows = {"div": 13, "even": 10, "odd": 13, "whole": 2}
+    sv.save("cuts", {key: np.ones(each) for key, each in rows.items()}, partition=cuts)
+    pair = [f"{n}.{name}.w" for n in range(2) for name in ("gate", "up")]
+    sv.save("pair.safetensors", {key: np.arange(24.0).reshape(4, 6) + len(key) for key in pair})
+    for name, rules in {
+        "mine": "rules = ['a -> nothing']",
+        "fuse": "rules = ['{l}.{s:gate|up}.w[o i] -> {l}.gate_up.w[(s o) i]']",
+        "two": "rules = ['w[(n two) i] -> w[(two n) i]']\nsizes = {n = 3}",
+    }.items():
+        Path(f"{name}.toml").write_text(rules)
+    sv.save("turned.npz", {"w": np.arange(12).reshape(12, 1), "norm": np.ones(2)})
+    sv.save("two words.safetensors", {"w": np.ones(3)})
+    Path("heap/short.npz").write_bytes(Path("heap/whole.npz").read_bytes()[:-30])
+    Path("next.data-00000.0123456789abcdef.tmp").write_bytes(b"cut")
+
+
+def make_places() -> None:
+    """Save checkpoints behind links, and next to files that describe a model."""
+    os.mkdir("linked")
+    os.symlink("../runs/step-5", "linked/one")
+    os.mkdir("store")
+    shutil.copytree("runs/step-5", "store/.kept/v1")
+    os.symlink(".kept/v1", "store/current")
+    os.symlink("..", "store/above")
+    for step in (1, 2):
+        sv.save(f"two/step-{step}/model", {"w": np.ones(3)})
+    os.symlink("step-2", "two/latest")
+    lora = {"peft_type": "LORA", "base_model_name_or_path": "me/base", "r": 2, "lora_alpha": None}
+    cards = (
+        {"model_type": "\x1b[2J", "architectures": {}},
+        ["model_type"],
+        {"model_type": "x" * 201},
+        lora,
+    )
+    for number, card in enumerate(cards):
+        sv.save(f"card{number}/model.safetensors", {"w": np.ones((2, 2), "f4")})
+        name = "adapter_config.json" if card is lora else "config.json"
+        Path(f"card{number}/{name}").write_text(json.dumps(card))
+    Path("card1/adapter_config.json").write_text("{")
 
 
 def _answers(text: str) -> Iterator[str]:

@@ -27,8 +27,6 @@ from spec_tests.helpers.memory_bucket import Dead, MemoryBucket, in_bucket
 from spec_tests.helpers.system_calls import Disk
 from spec_tests.helpers.thoroughness import phase, stride
 
-NEIGHBOURS = ("other.svindex", "beside.safetensors", "notes.txt", "notes.0123456789abcdef.tmp")
-
 
 def files(place: Path) -> set[str]:
     return {str(path.relative_to(place)) for path in place.rglob("*") if not path.is_dir()}

@@ -3,7 +3,7 @@ interrupted: the old or the new stands, and nothing else is left.
 
 Where ``test_crash`` fails one storage call after the other, here each call fails of which these are
 made (``disk``): of a write also after some of its bytes, of a rename each of its two syncs, and
-those of the lock and the directory.
+those of the lock and the directory. ``test_folders_of_arrays`` does so with folders.
 """
 
 import errno
@@ -19,10 +19,9 @@ import pytest
 from shardvar.errors import ShardvarError, StorageError
 from spec_tests.helpers.faulty_storage import (
     CUTS,
-    FOLDERS,
+    FORMATS,
     NEW,
     OLD,
-    WRITTEN,
     assert_clean,
     paths,
     reshard,
@@ -86,10 +85,7 @@ def may_stay(disk: Disk, found: str) -> Callable[[str], bool]:
     the commit."""
     call, _, path = disk.log[disk.at].partition(" ")
     if call in ("unlink", "rmdir"):
-        return lambda name: name == path or (".tmp" in name and path.startswith(f"{name}/"))
-    if found == "new" and not path and call != "scandir":
-        # Until it is known that the exchange is on the disk, the old folder stays.
-        return lambda name: ".old.tmp" in name
+        return lambda name: name == path
     return lambda name: call == "scandir" and found == "new"
 
 
@@ -97,8 +93,8 @@ def may_stay(disk: Disk, found: str) -> Callable[[str], bool]:
 @pytest.mark.parametrize(
     ("verb", "form", "how"),
     [
-        *(("save", form, how) for how in HOWS for form in WRITTEN),
-        *(("reshard", form, "fails") for form in ("shardvar", "tensorflow", "torch", "orbax")),
+        *(("save", form, how) for how in HOWS for form in [*FORMATS, "pt"]),
+        *(("reshard", form, "fails") for form in ("shardvar", "tensorflow", "torch")),
         ("reshard", "shardvar", "all writing fails"),
     ],
 )
@@ -117,9 +113,7 @@ def test_a_call_that_fails_leaves_the_old_or_the_new_and_the_next_write_is_clean
     before, names = snapshot(old), set(paths(old))
     (tmp_path / "clean").mkdir()
     run(tmp_path / "clean")
-    # A folder has a file for each tensor, so that there are many calls of a kind.
-    every = 17 if form in FOLDERS else 5
-    for directory, disk, error in failed(old, tmp_path, partial(run, force=True), how, every):
+    for directory, disk, error in failed(old, tmp_path, partial(run, force=True), how, 5):
         where = f"{disk.at}: {disk.log[disk.at :]}"
         found = state(directory, form)
         seen.add(found)

@@ -13,8 +13,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,6 @@ import shardvar as sv
 from shardvar import forks
 from shardvar.errors import LockHeld, StillSaving
 from shardvar.forks import new_latch, new_lock, unforked
-from shardvar.reference.variables.operations import read_variable_op, variable_handle
-from shardvar.reference.variables.values import Resource, Write, commit
 from shardvar.storage.local import LocalStorage
 from spec_tests.helpers.thoroughness import EXHAUSTIVE
 
@@ -93,24 +90,32 @@ def in_threads(*works: Callable[[], object]) -> Iterator[None]:
 # Locks and sections.
 
 
-@pytest.mark.parametrize("new", [new_lock, new_latch])
-def test_a_lock_that_another_thread_held_is_free_in_the_child(new: Callable[[], Any]) -> None:
-    lock, is_held, is_over = new(), threading.Event(), threading.Event()
+@contextmanager
+def held(block: AbstractContextManager[Any]) -> Iterator[None]:
+    """Let another thread stay in a block for as long as this one."""
+    is_inside, is_over = threading.Event(), threading.Event()
 
-    def hold() -> None:
-        with lock:
-            is_held.set()
+    def stay() -> None:
+        with block:
+            is_inside.set()
             is_over.wait(SECONDS)
 
-    thread = threading.Thread(target=hold)
+    thread = threading.Thread(target=stay)
     thread.start()
-    is_held.wait(SECONDS)
+    is_inside.wait(SECONDS)
     try:
-        in_child(lock.acquire)
-        assert not lock.acquire(blocking=False)  # it is still held here
+        yield
     finally:
         is_over.set()
         thread.join()
+
+
+@pytest.mark.parametrize("new", [new_lock, new_latch])
+def test_a_lock_that_another_thread_held_is_free_in_the_child(new: Callable[[], Any]) -> None:
+    lock = new()
+    with held(lock):
+        in_child(lock.acquire)
+        assert not lock.acquire(blocking=False)  # it is still held here
 
 
 def test_a_lock_that_the_forking_thread_holds_stays_its_own() -> None:
@@ -144,21 +149,8 @@ def test_a_child_sees_a_section_whole_or_not_at_all() -> None:
 def test_a_fork_waits_for_a_section_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The child does not inherit the section of a thread that it does not have."""
     monkeypatch.setattr(forks, "_PATIENCE_SECONDS", 0.05)
-    is_inside, is_over = threading.Event(), threading.Event()
-
-    def stay() -> None:
-        with unforked:
-            is_inside.set()
-            is_over.wait(SECONDS)
-
-    thread = threading.Thread(target=stay)
-    thread.start()
-    is_inside.wait(SECONDS)
-    try:
+    with held(unforked):
         in_child(lambda: in_child(lambda: None))
-    finally:
-        is_over.set()
-        thread.join()
 
 
 def test_a_fork_inside_a_section_of_its_own_does_not_wait() -> None:
@@ -183,25 +175,6 @@ def test_a_child_may_use_a_name_that_another_thread_was_importing(
 
 
 # What children do.
-
-
-def test_a_child_sees_an_assignment_whole_or_not_at_all() -> None:
-    """And all shards of a variable, which are written by one commit."""
-    resources = [variable_handle(np.zeros(1)) for _ in range(2)]
-
-    def add(resource: Resource) -> None:
-        resource.array[:] += 1
-        time.sleep(0.002)
-
-    def check() -> None:
-        first, second = (read_variable_op(resource) for resource in resources)
-        assert first == second
-
-    with in_threads(
-        lambda: commit([Write((resource,), partial(add, resource)) for resource in resources])
-    ):
-        for _ in range(FORKS):
-            in_child(check)
 
 
 def test_children_of_a_busy_process_read_assign_and_save(tmp_path: Path) -> None:
@@ -398,15 +371,9 @@ def test_no_fork_catches_a_lock_half_taken(tmp_path: Path) -> None:
             assert os.waitpid(child, 0)[1] == 0
 
 
-def test_a_child_forgets_the_threads_that_it_does_not_have() -> None:
+def test_a_child_forgets_the_threads_that_it_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a thread that was inside of a section nor one that was forking at the same time keeps
     a thread of the child waiting."""
-    is_inside, is_over = threading.Event(), threading.Event()
-
-    def stay() -> None:
-        with unforked:
-            is_inside.set()
-            is_over.wait(SECONDS)
 
     def work() -> None:
         assert not forks._inside and not forks._forking
@@ -419,20 +386,15 @@ def test_a_child_forgets_the_threads_that_it_does_not_have() -> None:
         threading.Thread(target=enter, daemon=True).start()
         assert entered.wait(SECONDS)
 
-    other = threading.Thread(target=stay)
-    other.start()
-    is_inside.wait(SECONDS)
     me = threading.get_ident()
-    patience, forks._PATIENCE_SECONDS = forks._PATIENCE_SECONDS, 0.01
-    forks._forking.add(me + 1)  # as if another thread were forking too
-    try:
-        in_child(work)
-        assert threading.get_ident() not in forks._forking
-    finally:
-        forks._PATIENCE_SECONDS = patience
-        forks._forking.discard(me + 1)
-        is_over.set()
-        other.join()
+    monkeypatch.setattr(forks, "_PATIENCE_SECONDS", 0.01)
+    with held(unforked):
+        forks._forking.add(me + 1)  # as if another thread were forking too
+        try:
+            in_child(work)
+            assert me not in forks._forking
+        finally:
+            forks._forking.discard(me + 1)
     assert not forks._inside
 
 

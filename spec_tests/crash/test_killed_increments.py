@@ -4,7 +4,8 @@ checkpoint loses a byte that it needs, and what is left is removed later."""
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,6 +23,7 @@ from spec_tests.helpers.incremental_stage import (
     tensors,
     three,
 )
+from spec_tests.helpers.system_calls import Killed
 from spec_tests.helpers.thoroughness import stride
 
 
@@ -48,10 +50,6 @@ def calls_of(directory: Path, meet: Callable[[int], None]) -> Iterator[None]:
 
 _STEP = stride(7)
 """Of the calls at which one meets another, each in ``make crash``, else some."""
-
-
-class Killed(BaseException):
-    """The process is gone."""
 
 
 EVENTS: dict[str, Callable[[Path], object]] = {
@@ -101,50 +99,20 @@ def assert_one_of(directory: Path, allowed: list[dict[str, Any]]) -> None:
     assert all(sv.verify(directory / name).ok for name in there)
 
 
-@pytest.mark.parametrize("event", EVENTS)
-def test_a_kill_at_any_call_loses_nothing_and_later_removals_leave_nothing(
-    event: str, tmp_path: Path
+PAIRS = [*product(EVENTS, [None]), *[*product(EVENTS, EVENTS)][:: stride(7)]]
+
+
+@pytest.mark.parametrize(("outer", "inner"), PAIRS)
+def test_a_kill_or_another_event_at_any_call_loses_nothing_and_later_removals_leave_nothing(
+    outer: str, inner: str | None, tmp_path: Path
 ) -> None:
-    model = three(tmp_path / "before")
-    at = 1
+    """The other one runs whole there; each of them is done, or says that it is not."""
+    model, events = three(tmp_path / "before"), list(EVENTS)
+    at = start = 1 + (3 * events.index(outer) + events.index(inner)) % _STEP if inner else 1
     while True:
         place = tmp_path / "run"
         shutil.copytree(tmp_path / "before", place)
-        is_dead = []
-
-        def meet(number: int, at: int = at, is_dead: list[bool] = is_dead) -> None:
-            if number >= at:
-                is_dead.append(True)
-                raise Killed
-
-        try:
-            with calls_of(place, meet):
-                EVENTS[event](place)
-        except Killed:
-            pass
-        assert_one_of(place, outcomes(model, event))
-        remove_all(place, ("a", "b", "c", "d", "e"))
-        assert {name for name in os.listdir(place) if not name.endswith(".lock")} == set(), at
-        shutil.rmtree(place)
-        if not is_dead:
-            break
-        at += stride(7)
-    assert at > 5
-
-
-@pytest.mark.sample(7)
-@pytest.mark.parametrize("inner", EVENTS)
-@pytest.mark.parametrize("outer", EVENTS)
-def test_two_at_a_time_lose_nothing(outer: str, inner: str, tmp_path: Path) -> None:
-    """One runs whole at every call of the other; each of them is done, or says that it is not."""
-    model = three(tmp_path / "before")
-    events = list(EVENTS)
-    start = 1 + (3 * events.index(outer) + events.index(inner)) % _STEP
-    at = start
-    while True:
-        place = tmp_path / "run"
-        shutil.copytree(tmp_path / "before", place)
-        done: list[bool] = []
+        done, met = list[bool](), list[int]()
 
         def attempt(event: str, place: Path = place, done: list[bool] = done) -> None:
             try:
@@ -153,21 +121,20 @@ def test_two_at_a_time_lose_nothing(outer: str, inner: str, tmp_path: Path) -> N
             except (CheckpointError, StorageError):
                 done.append(False)
 
-        met: list[int] = []
-
         def meet(number: int, at: int = at, met: list[int] = met) -> None:
-            if number == at:
-                met.append(at)
+            if number == at or (number > at and inner is None):
+                met.append(number)
+                if inner is None:
+                    raise Killed
                 attempt(inner)
 
-        with calls_of(place, meet):
+        with calls_of(place, meet), suppress(Killed):
             attempt(outer)
-        expected = [
-            each for order in ((inner, outer), (outer, inner)) for each in outcomes(model, *order)
-        ]
-        assert_one_of(place, expected)
+        orders = [(inner, outer), (outer, inner)] if inner else [(outer,)]
+        assert_one_of(place, [each for order in orders for each in outcomes(model, *order)])
         # An attempt that meets itself is given up for both.
-        assert any(done) or (outer == inner and "together" in outer)
+        is_itself = outer == inner and "together" in outer
+        assert any(done) or is_itself or (met and inner is None)
         remove_all(place, ("a", "b", "c", "d", "e"))
         assert {name for name in os.listdir(place) if not name.endswith(".lock")} == set(), at
         shutil.rmtree(place)

@@ -38,24 +38,21 @@ from spec_tests.helpers.thoroughness import stride
 FINISHED = re.compile(r"ck\.svindex|ck\.svdata-[0-9a-f]{16}-\d{5}-of-\d{5}")
 
 
+FROZEN = np.arange(20.0)
+"""A tensor that a save with a base takes from it."""
+
+
 def save_share(
-    place: Path, seed: int, process: int, *, commit: bool, form: str = "shardvar"
+    place: Path, seed: int, process: int, *, commit: bool, form: str = "shardvar", **more: Any
 ) -> None:
     """Save what one of two processes holds, as the run whose name is the seed."""
-    share = demo_share(seed, process, 2)
+    share, start = demo_share(seed, process, 2), 10 * process
+    share["frozen"] = sv.LocalShard(FROZEN[start : start + 10], (start,), (20,))
     if form != "shardvar":
         del share["words"]
-    sv.save_shards(
-        place / "ck",
-        share,
-        process=process,
-        num_processes=2,
-        run=str(seed),
-        attempt="first",
-        commit=commit,
-        timeout=0,
-        format=form,
-    )
+    names = {"process": process, "num_processes": 2, "run": str(seed), "attempt": "first"}
+    options: dict[str, Any] = {**names, "commit": commit, "timeout": 0, "format": form}
+    sv.save_shards(place / more.pop("name", "ck"), share, **options, **more)
 
 
 def prepare(place: Path, *, is_there: bool, form: str = "shardvar") -> None:
@@ -110,16 +107,19 @@ def ends(
     pytest.fail("the run does not come to its end")
 
 
-def killed(place: Path, at: int, form: str = "shardvar") -> bool:
-    """Kill the second process at a call; return False if it comes to its end before."""
+def stopped(
+    place: Path, at: int, form: str = "shardvar", fault: Callable[[], BaseException] = kill_myself
+) -> bool:
+    """Stop the second process at a call; return False if it comes to its end before."""
 
-    def save() -> int:
-        with Disk(str(place), at, kill_myself, lambda nbytes: nbytes // 2).meeting():
+    def save() -> int:  # in another process, whose lock ends with it
+        disk = Disk(str(place), at, fault, lambda nbytes: nbytes // 2)
+        with disk.meeting(), suppress(StorageError, CheckpointError, KeyboardInterrupt):
             save_share(place, 2, 1, commit=True, form=form)
-        return 0
+        return int(disk.taken > at)
 
     code = in_child(save)
-    assert code in (0, -signal.SIGKILL)
+    assert code in (0, 1, -signal.SIGKILL)
     return code != 0
 
 
@@ -128,7 +128,7 @@ def test_a_process_that_is_killed_leaves_the_old_or_the_new_and_the_same_run_goe
     is_there: bool, tmp_path: Path
 ) -> None:
     seen = set()
-    for place, at in ends(tmp_path, is_there=is_there, end=killed):
+    for place, at in ends(tmp_path, is_there=is_there, end=stopped):
         found = state(place)
         seen.add(found)
         if at % 3 == 0:  # by the process itself, started again
@@ -147,111 +147,66 @@ def test_a_process_that_is_killed_leaves_the_old_or_the_new_and_the_same_run_goe
     assert seen == {int(is_there), 2}
 
 
-@pytest.mark.parametrize("form", ["tensorflow", "torch"])
-def test_a_process_that_is_killed_in_another_format_loses_the_run_and_not_the_checkpoint(
-    form: str, tmp_path: Path
+def full() -> OSError:
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize(
+    ("form", "fault"),
+    [
+        ("tensorflow", kill_myself),  # whose commit is not one step
+        ("torch", kill_myself),  # whose files are named only then
+        ("shardvar", full),
+        ("shardvar", KeyboardInterrupt),
+    ],
+)
+def test_a_process_that_is_stopped_loses_no_checkpoint_and_another_run_is_clean(
+    form: str, fault: Callable[[], BaseException], tmp_path: Path
 ) -> None:
-    """Its commit is not one step, or its files are named only then; another run goes through."""
-    seen = set()
-    for place, at in ends(tmp_path, is_there=True, end=partial(killed, form=form), form=form):
+    seen, end = set(), partial(stopped, form=form, fault=fault)
+    for place, at in ends(tmp_path, is_there=True, end=end, form=form):
         seen.add(state(place, form))
         assert not sv.verify(place / "ck").damages
         for process in range(2):
             save_share(place, 3, process, commit=process == 1, form=form)
         assert state(place, form) == 3, at
         assert not [name for name in os.listdir(place) if "svshare" in name]
+        if form == "shardvar":
+            assert_clean(place)
     assert seen == {1, 2}
 
 
-@pytest.mark.parametrize("kind", [errno.ENOSPC, KeyboardInterrupt])
-def test_an_error_or_an_interrupt_leaves_the_old_or_the_new_and_another_run_is_clean(
-    kind: int | type[KeyboardInterrupt], tmp_path: Path
+@pytest.mark.parametrize("case", ["new", "replaced", "with a base"])
+def test_a_power_cut_leaves_the_old_or_the_new_and_the_new_once_the_call_has_returned(
+    case: str, tmp_path: Path
 ) -> None:
-    seen = set()
-
-    def fail(place: Path, at: int) -> bool:
-        fault = kind if isinstance(kind, type) else lambda: OSError(kind, os.strerror(kind))
-
-        def save() -> int:  # in another process, whose lock ends with it
-            disk = Disk(str(place), at, fault)
-            with disk.meeting(), suppress(StorageError, CheckpointError, KeyboardInterrupt):
-                save_share(place, 2, 1, commit=True)
-            return int(disk.taken > at)
-
-        return bool(in_child(save))
-
-    for place, at in ends(tmp_path, is_there=True, end=fail):
-        seen.add(state(place))
+    """The base is whole before and after."""
+    place, more, left = tmp_path / "run", dict[str, Any](), tmp_path / "left"
+    if case == "with a base":
+        place.mkdir()
         for process in range(2):
-            save_share(place, 3, process, commit=process == 1)
-        assert state(place) == 3, at
-        assert_clean(place)
-    assert seen == {1, 2}
-
-
-def left_by_cuts(before: dict[str, bytes], disk: Disk, left: Path) -> Iterator[tuple[bool, Path]]:
-    """Yield a folder with the files that each power cut leaves, and True if the call had returned."""
+            save_share(place, 1, process, commit=process == 1, name="base")
+        more["base"] = place / "base"
+        save_share(place, 2, 0, commit=False, **more)
+    else:
+        prepare(place, is_there=case == "replaced")
+    before, disk = snapshot(place), Disk(str(place))
+    with disk.meeting():
+        save_share(place, 2, 1, commit=True, **more)
+    seen, old = set(), int(case == "replaced")
     for is_done, files in survivors(before, disk.events):
         left.mkdir()
         for name, octets in files.items():
             (left / name).write_bytes(octets)
-        yield is_done, left
-        shutil.rmtree(left)
-
-
-@pytest.mark.parametrize("is_there", [False, True])
-def test_a_power_cut_leaves_the_old_or_the_new_and_the_new_once_the_call_has_returned(
-    is_there: bool, tmp_path: Path
-) -> None:
-    place = tmp_path / "run"
-    prepare(place, is_there=is_there)
-    before, disk = snapshot(place), Disk(str(place))
-    with disk.meeting():
-        save_share(place, 2, 1, commit=True)
-    seen = set()
-    for is_done, left in left_by_cuts(before, disk, tmp_path / "left"):
         found = state(left)
         seen.add(found)
-        assert found == 2 or (found == int(is_there) and not is_done), sorted(left.iterdir())
-        if found:
-            assert sv.verify(left / "ck").ok
-    assert seen == {int(is_there), 2}
-
-
-def test_a_power_cut_of_a_save_with_a_base_leaves_the_base_whole(tmp_path: Path) -> None:
-    """And the new checkpoint once the call has returned; before, that one or none."""
-    place, frozen = tmp_path / "run", np.arange(20.0)
-    place.mkdir()
-
-    def save(name: str, seed: int, process: int, base: Path | None = None) -> None:
-        start = 10 * process
-        shard = sv.LocalShard(frozen[start : start + 10], (start,), (20,))
-        sv.save_shards(
-            place / name,
-            {**demo_share(seed, process, 2), "frozen": shard},
-            process=process,
-            num_processes=2,
-            run=str(seed),
-            attempt="first",
-            commit=process == 1,
-            timeout=0,
-            base=base,
+        assert found == 2 or (found == old and not is_done), sorted(files)
+        assert not found or sv.load(left / "ck")["frozen"].tolist() == FROZEN.tolist()
+        assert all(
+            sv.verify(left / name).ok for name in ["ck"] * bool(found) + ["base"] * bool(more)
         )
-
-    for process in range(2):
-        save("base", 1, process)
-    save("ck", 2, 0, base=place / "base")
-    before, disk = snapshot(place), Disk(str(place))
-    with disk.meeting():
-        save("ck", 2, 1, base=place / "base")
-    seen = set()
-    for is_done, left in left_by_cuts(before, disk, tmp_path / "left"):
-        found = state(left)
-        seen.add(found)
-        assert found == 2 or not is_done, sorted(left.iterdir())
-        assert not found or sv.load(left / "ck")["frozen"].tolist() == frozen.tolist()
-        assert sv.verify(left / "base").ok and (not found or sv.verify(left / "ck").ok)
-    assert seen == {0, 2}
+        shutil.rmtree(left)
+    assert seen == {old, 2}
 
 
 @pytest.mark.parametrize("attempt", [None, "a"])

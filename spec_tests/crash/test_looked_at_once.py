@@ -445,7 +445,8 @@ def check_case(stage: Stage, verb: str, event: str, model: Model) -> None:
         text = error.cause if is_unseen else str(error)
         assert isinstance(error, kinds) and "step-4" not in text, repr(error)
         assert type(error) is not sv.errors.AmbiguousPath, error
-        if verb in READING and verb != "apply":
+        is_unmapped = verb == "mmap" and isinstance(stage, Bucket)  # where nothing can be mapped
+        if verb in READING and verb != "apply" and not is_unmapped:
             assert isinstance(error, CheckpointError), repr(error)
     # A writer looks there for what an earlier one has left of a folder.
     if stage.layout in FOLDERS and verb not in {*LATER, "save", "reshard over"}:
@@ -486,32 +487,35 @@ def check_law(stage: Stage, verb: str) -> None:
 _begun: dict[tuple[type[Stage], str], dict[str, bytes]] = {}
 
 
-def check_on(stage: Stage, verb: str) -> None:
-    """Check the law from the same files for all verbs, which were written once."""
-    place = type(stage), stage.layout
-    with in_this_thread():
-        if place not in _begun:
-            _begun[place] = stage.prepare()
-        stage.begin = _begun[place]
-        check_law(stage, verb)
+@pytest.fixture(params=[Disk, Bucket])
+def make_stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Stage]]:
+    """Return a function that makes the stage of a layout."""
+    bucket = Bucket("native", "s3://bucket")
+    with in_bucket(bucket.bucket), in_this_thread():
+
+        def make(layout: str) -> Stage:
+            if request.param is Disk:
+                return Disk(layout, str(tmp_path))
+            stage = Bucket(layout, "s3://bucket")
+            stage.bucket = bucket.bucket
+            return stage
+
+        yield make
 
 
-@pytest.mark.sample(7)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_verb_on_a_disk_means_the_checkpoint_at_its_path(
-    layout: str, verb: str, tmp_path: Path
+def test_a_verb_means_the_checkpoint_at_its_path(
+    layout: str, verb: str, make_stage: Callable[[str], Stage]
 ) -> None:
-    check_on(Disk(layout, str(tmp_path)), verb)
-
-
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_verb_in_a_bucket_means_the_checkpoint_at_its_path(layout: str, verb: str) -> None:
-    stage = Bucket(layout, "s3://bucket")
-    with in_bucket(stage.bucket):
-        check_on(stage, verb)
+    """From the same files for all verbs, which are written once."""
+    stage = make_stage(layout)
+    place = type(stage), layout
+    if place not in _begun:
+        _begun[place] = stage.prepare()
+    stage.begin = _begun[place]
+    check_law(stage, verb)
 
 
 STEPS = ("native", "torch", "zarr", "orbax")
@@ -522,8 +526,12 @@ def take_step(stage: Stage, step: str) -> None:
     stage.put({n: o for n, o in stage.files().items() if not stage.is_of(n, step)})
 
 
-def check_steps(stage: Stage) -> None:
+@pytest.mark.parametrize("layout", STEPS)
+def test_steps_beside_a_program_that_removes_some(
+    layout: str, make_stage: Callable[[str], Stage]
+) -> None:
     """Before each call of a save, or of a restore, another program removes a step."""
+    stage = make_stage(layout)
     run, form = f"{stage.home}/run", LAYOUTS[stage.layout][0]
     for number in (1, 2):
         sv.SavedSteps(run).save(number, arrays(number), format=form)
@@ -548,16 +556,3 @@ def check_steps(stage: Stage) -> None:
             calls.append(model.calls)
         if max(calls) <= at:
             break
-
-
-@pytest.mark.parametrize("layout", STEPS)
-def test_steps_on_a_disk_beside_a_program_that_removes_some(layout: str, tmp_path: Path) -> None:
-    with in_this_thread():
-        check_steps(Disk(layout, str(tmp_path)))
-
-
-@pytest.mark.parametrize("layout", STEPS)
-def test_steps_in_a_bucket_beside_a_program_that_removes_some(layout: str) -> None:
-    stage = Bucket(layout, "s3://bucket")
-    with in_bucket(stage.bucket), in_this_thread():
-        check_steps(stage)

@@ -10,7 +10,6 @@ import pkgutil
 import threading
 import tracemalloc
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import import_module
 from itertools import pairwise
 from types import ModuleType
@@ -52,7 +51,6 @@ from spec_tests.helpers.hypothesis_strategies import (
 from spec_tests.helpers.memory_format import (
     Array,
     Ints,
-    MemoryFile,
     MemorySource,
     MemoryStorage,
     MemoryWriter,
@@ -325,15 +323,11 @@ def test_an_error_names_key_region_file_and_bytes() -> None:
         "the checksum that the index gives."
     )
     assert "verify" in caught.value.remedy
-
-
-def test_with_checksums_of_runs_the_damaged_run_is_named() -> None:
     source = small_checkpoint(MemoryWriter(CRC32C, 16))
-    entries = source.index.entries
-    start = int(entries.start[0])
-    source.files[int(entries.file[0])][start + 40] ^= 1
+    start = int(source.index.entries.start[0])
+    source.files[int(source.index.entries.file[0])][start + 40] ^= 1
     with pytest.raises(CorruptCheckpoint, match=f"the bytes {start + 32} to {start + 48}, "):
-        load(source)
+        load(source)  # of payloads with checksums of runs, the run is named
 
 
 @pytest.mark.parametrize(
@@ -413,15 +407,6 @@ def test_a_bool_of_a_byte_that_is_none_is_invalid_and_a_damaged_one_corrupt() ->
                 CorruptCheckpoint if writer.crc else InvalidCheckpoint, match="'flags'"
             ):
                 load(source, targets)
-
-
-def test_strings_that_were_read_are_verified_before_they_are_decoded() -> None:
-    source = small_checkpoint(MemoryWriter())
-    entries = source.index.entries
-    row = next(row for row in range(len(entries)) if entries.slices.dtype(row) == "string")
-    source.files[int(entries.file[row])][int(entries.start[row])] = 0xFF
-    with pytest.raises(CorruptCheckpoint):
-        load(source)
 
 
 @st.composite
@@ -696,45 +681,6 @@ def test_bands_are_written_with_the_checksums_of_their_payloads(
         stored, stored.index.entries, tensors.whole(), np.zeros(1, np.int64), writer
     )
     assert same(load(again)[0], table["t"])
-
-
-@dataclass(frozen=True, slots=True)
-class InterruptedStorage(MemoryStorage):
-    """A storage at which the program is interrupted when it creates one file more than these."""
-
-    most: int = 2
-
-    def create(self, name: str) -> MemoryFile:
-        if len(self.files) == self.most:
-            raise KeyboardInterrupt
-        return MemoryStorage.create(self, name)
-
-
-@pytest.mark.parametrize("resume", [False, True])
-def test_a_file_that_an_interrupted_run_had_finished_is_reused_if_both_runs_resume(
-    resume: bool,
-) -> None:
-    source, targets = small_checkpoint(MemoryWriter()), grids(2, 2)
-    file, storage = np.arange(len(targets)) % 2, InterruptedStorage(most=3 if resume else 1)
-    with pytest.raises(KeyboardInterrupt):
-        write(
-            source,
-            source.index.entries,
-            targets,
-            file,
-            MemoryWriter(),
-            storage=storage,
-            resume=resume,
-        )
-    left = dict(storage.files)
-    assert len(left) == (3 if resume else 0), "two files, and the journal of one"
-    again = MemoryStorage(storage.files)
-    found, summary, _ = write(
-        source, source.index.entries, targets, file, MemoryWriter(), storage=again, resume=resume
-    )
-    assert (summary.num_files, summary.reused) == (2, int(resume))
-    for array, expected in zip(load(found), table().values(), strict=True):
-        assert same(array, expected)
 
 
 def test_a_part_of_a_strided_array_is_copied_and_no_more() -> None:

@@ -279,14 +279,6 @@ def test_a_bucket_sends_each_payload_that_is_needed_once(
     assert (made[0::2] == ord("a")).all() and (made[1::2] == ord("b")).all()
 
 
-def test_the_answers_about_a_target_are_those_of_its_sources(tmp_path: Path) -> None:
-    sv.save(tmp_path / "x", {each: np.ones((200, 90), np.float32) for each in "ab"})
-    with sv.open_checkpoint(tmp_path / "x") as reader:
-        found = opened(reader, INTERLEAVED)[0].source
-        assert found.is_guarded("t") and not found.is_part("t") and not found.compare_bytes("t")
-        assert not found.storage_errors(["t"]) and not found.encodings()
-
-
 @given(case=cases(np.dtype(np.float32), plain=False), data=st.data())
 def test_a_part_is_read_through_a_map_as_a_part_of_the_whole(
     case: Case, data: st.DataObject

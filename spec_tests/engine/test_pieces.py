@@ -23,7 +23,7 @@ import shardvar.engine
 from shardvar.engine import pieces
 from shardvar.engine.arrays import MoveTable, strides_of
 from shardvar.engine.evidence import Evidence
-from shardvar.engine.pieces import Reading, read_moves, read_small
+from shardvar.engine.pieces import Reading, read_moves
 from shardvar.engine.pool import WORKERS, bytes_of, run_in_order, word_of
 from shardvar.engine.read import RegionTable, read_regions
 from shardvar.errors import CorruptCheckpoint
@@ -113,28 +113,6 @@ def test_ranges_are_what_is_cut_from_the_whole_payload(
         *(column.tolist() for column in moves.columns()), strict=True
     ):
         assert bytes(buffers[target]) == plain(source, row)[start : start + nbytes]
-
-
-@given(st.data())
-def test_small_ranges_are_what_is_cut_from_the_whole_payload(
-    tiny: None, data: st.DataObject
-) -> None:
-    source = data.draw(sources())
-    entries, moves = source.index.entries, data.draw(moves_of(source))
-    moves = moves.where(entries.plain[moves.source])
-    received: dict[int, bytes] = {}
-
-    def receive(some: MoveTable, span: memoryview, begins: list[int]) -> None:
-        for target, nbytes, begin in zip(
-            some.target.tolist(), some.nbytes.tolist(), begins, strict=True
-        ):
-            received[target] = bytes(span[begin : begin + nbytes])
-
-    read_small(Reading(Evidence(source, entries), in_threads=False), moves, receive)
-    for row, start, target, _, nbytes in zip(
-        *(column.tolist() for column in moves.columns()), strict=True
-    ):
-        assert received[target] == plain(source, row)[start : start + nbytes]
 
 
 @given(st.data(), st.booleans())
@@ -241,6 +219,40 @@ def wanted_by(entries: Any, regions: list[tuple[int, Region]], outs: list[Any]) 
     return RegionTable(*(np.array(column, np.int64) for column in columns))
 
 
+def read_together(
+    source: Any,
+    tables: dict[str, Any],
+    regions: list[tuple[int, Region]],
+    *,
+    turned: bool = False,
+    by_runs: bool = False,
+    in_threads: bool = True,
+    **sizes: int,
+) -> None:
+    """Read regions of tables together, and fail unless they are what NumPy cuts."""
+    regions, itemsize = sorted(regions, key=lambda each: each[0]), tables["0"].itemsize
+    order: Any = "F" if turned else "C"
+    outs = [np.zeros(region.shape, word_of(itemsize), order) for _, region in regions]
+    buffers = {number: bytes_of(out.T if turned else out) for number, out in enumerate(outs)}
+    told: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        set_sizes(patch, **sizes)
+        entries = source.index.entries
+        reading = Reading(Evidence(source, entries), told.append, in_threads)
+        read_regions(reading, wanted_by(entries, regions, outs), buffers, by_runs=by_runs)
+        reading.evidence.check()
+    assert sum(told) == sum(out.nbytes for out in outs)
+    for (row, region), out in zip(regions, outs, strict=True):
+        expected = tables[str(row)][region.slices]
+        assert np.ascontiguousarray(out).tobytes() == np.ascontiguousarray(expected).tobytes()
+
+
+def two_tables(dtype: np.dtype[Any], shape: tuple[int, ...]) -> dict[str, Any]:
+    """Return two tables of different values."""
+    numbers = np.arange(int(np.prod(shape))).reshape(shape)
+    return {str(row): (numbers * (row + 3) % 251).astype(dtype) for row in (0, 1)}
+
+
 @given(several_regions(), st.sampled_from([16, 64, 256]), st.sampled_from([1, 32]), st.booleans())
 @example((np.dtype("f4"), (8, 8), [(0, Region((0, c), (8, 1))) for c in range(8)]), 64, 1, False)
 @example((np.dtype("f4"), (8, 8), [(0, Region((0, 3), (8, 1)))]), 64, 1, False)
@@ -248,56 +260,29 @@ def test_regions_read_together_are_the_regions(
     given: Any, block: int, small: int, turned: bool
 ) -> None:
     dtype, shape, regions = given
-    size = int(np.prod(shape))
-    tables = {
-        str(row): (np.arange(size) * (row + 3) % 251).astype(dtype).reshape(shape) for row in (0, 1)
-    }
-    source = source_of(tables)
-    regions.sort(key=lambda each: each[0])
-    outs = [
-        np.zeros(region.shape, word_of(dtype.itemsize), order="F" if turned else "C")
-        for _, region in regions
-    ]
-    with pytest.MonkeyPatch.context() as patch:
-        set_sizes(patch, BLOCK_NBYTES=block, SMALL_NBYTES=small)
-        counted = Counted(source)
-        wanted = wanted_by(source.index.entries, regions, outs)
-        told: list[int] = []
-        buffers = {number: bytes_of(out.T if turned else out) for number, out in enumerate(outs)}
-        read_regions(Reading(Evidence(counted, source.index.entries), told.append), wanted, buffers)
-    assert sum(told) == sum(out.nbytes for out in outs)
-    for (row, region), out in zip(regions, outs, strict=True):
-        expected = tables[str(row)][region.slices]
-        assert np.ascontiguousarray(out).tobytes() == np.ascontiguousarray(expected).tobytes()
+    tables = two_tables(dtype, shape)
+    counted = Counted(source_of(tables))
+    sizes = {"BLOCK_NBYTES": block, "SMALL_NBYTES": small}
+    read_together(counted, tables, regions, turned=turned, **sizes)
     assert max(counted.reads) <= max(block, small, dtype.itemsize)
 
 
-def reads_of(shape: tuple[int, ...], regions: list[Region], block: int, small: int) -> list[int]:
-    """The bytes of each read by which regions of a float32 table are read together."""
-    table = np.arange(int(np.prod(shape)), dtype=np.float32).reshape(shape)
-    source = source_of({"t": table})
-    counted = Counted(source)
-    outs = [np.zeros(region.shape, word_of(4)) for region in regions]
-    with pytest.MonkeyPatch.context() as patch:
-        set_sizes(patch, BLOCK_NBYTES=block, SMALL_NBYTES=small)
-        wanted = wanted_by(source.index.entries, [(0, region) for region in regions], outs)
-        buffers = {number: bytes_of(out) for number, out in enumerate(outs)}
-        read_regions(Reading(Evidence(counted, source.index.entries)), wanted, buffers)
-    for region, out in zip(regions, outs, strict=True):
-        assert out.tobytes() == table[region.slices].tobytes()
-    return counted.reads
-
-
-def test_a_block_that_regions_want_to_its_last_byte_is_read_once() -> None:
-    """Two halves of a table of 256 bytes."""
-    assert reads_of((8, 8), [Region((0, 0), (4, 8)), Region((4, 0), (4, 8))], 256, 1) == [256]
-
-
-def test_of_a_block_of_which_little_is_wanted_no_more_than_that_is_read() -> None:
-    """Two times eight of 400 columns: 4 stretches of 32 bytes each, out of 6400."""
-    assert (
-        reads_of((4, 400), [Region((0, 0), (4, 8)), Region((0, 8), (4, 8))], 6400, 256) == [32] * 8
-    )
+@pytest.mark.parametrize(
+    ("shape", "regions", "block", "small", "reads"),
+    [
+        ((8, 8), [Region((0, 0), (4, 8)), Region((4, 0), (4, 8))], 256, 1, [256]),
+        ((4, 400), [Region((0, 0), (4, 8)), Region((0, 8), (4, 8))], 6400, 256, [32] * 8),
+    ],
+    ids=["all of a block", "64 of 1600 bytes"],
+)
+def test_a_block_is_read_once_if_much_of_it_is_wanted_and_not_if_little_is(
+    shape: tuple[int, int], regions: list[Region], block: int, small: int, reads: list[int]
+) -> None:
+    tables = two_tables(np.dtype("f4"), shape)
+    counted = Counted(source_of({"0": tables["0"]}))
+    wanted = [(0, region) for region in regions]
+    read_together(counted, tables, wanted, BLOCK_NBYTES=block, SMALL_NBYTES=small)
+    assert counted.reads == reads
 
 
 @pytest.fixture

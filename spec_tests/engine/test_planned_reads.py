@@ -19,8 +19,7 @@ import shardvar as sv
 from shardvar.engine import pieces
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.pieces import Reading, read_units
-from shardvar.engine.pool import BLOCK_NBYTES, WORKERS, bytes_of, word_of
-from shardvar.engine.read import read_regions
+from shardvar.engine.pool import BLOCK_NBYTES, WORKERS
 from shardvar.layout.region import Region
 from shardvar.planning.slices import TensorTable
 from shardvar.storage import remote
@@ -28,7 +27,7 @@ from shardvar.storage.protocol import Traits
 from shardvar.storage.remote import AHEAD_NBYTES, TRAITS
 from shardvar.storage.requests import Head
 from shardvar.wire.crc import CRC32C
-from spec_tests.engine.test_pieces import set_sizes, several_regions, wanted_by
+from spec_tests.engine.test_pieces import read_together, set_sizes, several_regions, two_tables
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 from spec_tests.helpers.memory_format import MemoryWriter, checkpoint_of
 
@@ -48,28 +47,13 @@ def test_regions_that_are_compared_at_once_are_the_regions(
 ) -> None:
     """Whatever guards the payloads; no byte of them is read twice, the comparison included."""
     dtype, shape, regions = given
-    size = int(np.prod(shape))
-    tables = {
-        str(row): (np.arange(size) * (row + 3) % 251).astype(dtype).reshape(shape) for row in (0, 1)
-    }
+    tables = two_tables(dtype, shape)
     tensors = TensorTable.of([(key, dtype.name, shape) for key in tables])
     source = checkpoint_of(tables, tensors.whole(), np.zeros(2, np.int64), writer=writer)
-    outs = [
-        np.zeros(region.shape, word_of(dtype.itemsize), order="F" if turned else "C")
-        for _, region in regions
-    ]
-    buffers = {number: bytes_of(out.T if turned else out) for number, out in enumerate(outs)}
-    told: list[int] = []
-    with pytest.MonkeyPatch.context() as patch:
-        set_sizes(patch, BLOCK_NBYTES=block, SMALL_NBYTES=16, _GAP_NBYTES=0)
-        reading = Reading(Evidence(source, source.index.entries), told.append, in_threads)
-        read_regions(reading, wanted_by(source.index.entries, regions, outs), buffers, by_runs=True)
-        reading.evidence.check()
-    for (row, region), out in zip(regions, outs, strict=True):
-        expected = tables[str(row)][region.slices]
-        assert np.ascontiguousarray(out).tobytes() == np.ascontiguousarray(expected).tobytes()
+    options: Any = {"turned": turned, "by_runs": True, "in_threads": in_threads}
+    sizes = {"BLOCK_NBYTES": block, "SMALL_NBYTES": 16, "_GAP_NBYTES": 0}
+    read_together(source, tables, regions, **options, **sizes)
     assert source.nbytes_read <= sum(table.nbytes + 16 for table in tables.values())
-    assert sum(told) == sum(out.nbytes for out in outs)
 
 
 @given(

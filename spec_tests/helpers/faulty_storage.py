@@ -4,14 +4,12 @@ behind.
 Every call that changes the directory is a step. One thread makes them all, so that every run takes
 the same steps in the same order; ``in_threads`` is for what must hold in any order. A write that
 dies has written some of its bytes. After a death nothing changes any more, as if the process were
-gone: what cleaning up would do is refused, and the lock file stays. ``python faulty.py`` does the
-same with a real SIGKILL, in a process of its own.
+gone: what cleaning up would do is refused, and the lock file stays.
 """
 
 import os
 import signal
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +24,7 @@ from shardvar.engine.pool import in_this_thread
 from shardvar.errors import AmbiguousPath, CheckpointError, StorageError
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.storage.local import LocalStorage, split_path
-from shardvar.storage.protocol import FileStatus, ReadableFile, WritableFile
+from shardvar.storage.protocol import WritableFile
 from spec_tests.helpers.system_calls import Killed
 
 FORMATS = {
@@ -136,34 +134,17 @@ class FaultyStorage:
     inner: LocalStorage
     fault: Fault
 
-    @property
-    def path(self) -> str:
-        return self.inner.path
-
-    @property
-    def local_path(self) -> str:
-        return self.inner.path
-
-    traits = None
+    def __getattr__(self, name: str) -> Any:
+        """Return a method or an attribute of the directory; a dead process has none that looks."""
+        if name in ("open", "stamp", "status", "names", "tree", "folders"):
+            self.fault.live()
+        return getattr(self.inner, name)
 
     def refreshed(self) -> "FaultyStorage":
         return self
 
-    def open(self, name: str) -> ReadableFile:
-        self.fault.live()
-        return self.inner.open(name)
-
-    def stamp(self, name: str) -> str | None:
-        self.fault.live()
-        return self.inner.stamp(name)
-
-    def status(self, name: str) -> FileStatus | None:
-        self.fault.live()
-        return self.inner.status(name)
-
-    def names(self) -> list[str]:
-        self.fault.live()
-        return self.inner.names()
+    def borrowed(self, name: str) -> AbstractContextManager["FaultyStorage"]:
+        return nullcontext(self)
 
     def create(self, name: str) -> FaultyFile:
         file: WritableFile = self.fault.step(f"create {name}", lambda: self.inner.create(name))
@@ -174,32 +155,6 @@ class FaultyStorage:
 
     def move(self, old: str, new: str) -> None:
         self.fault.step(f"move {old} {new}", lambda: self.inner.move(old, new))
-
-    def announce(self, names: Iterable[str]) -> None:
-        self.inner.announce(names)
-
-    def finish(self, name: str) -> None:
-        self.inner.finish(name)
-
-    def lend(self, names: Iterable[str], nbytes: int = 0) -> None:
-        self.inner.lend(names, nbytes)
-
-    def claim(self, *, removes: bool = False) -> None:
-        self.inner.claim()
-
-    def borrowed(self, name: str) -> AbstractContextManager["FaultyStorage"]:
-        return nullcontext(self)
-
-    def tree(self) -> dict[str, FileStatus]:
-        self.fault.live()
-        return self.inner.tree()
-
-    def folders(self) -> list[str]:
-        self.fault.live()
-        return self.inner.folders()
-
-    def folder(self, name: str) -> LocalStorage:
-        return self.inner.folder(name)
 
     def sync(self, folder: str = "") -> None:
         self.fault.step(f"sync {folder}", lambda: self.inner.sync(folder))
@@ -214,15 +169,6 @@ class FaultyStorage:
             yield
         if self.fault.is_dead:
             (Path(self.path) / f".{name}.lock").touch()
-
-    def make(self) -> None:
-        self.inner.make()
-
-    def check_names(self, names: Iterable[str]) -> None:
-        self.inner.check_names(names)
-
-    def free_nbytes(self) -> int:
-        return self.inner.free_nbytes()
 
 
 @contextmanager
@@ -309,9 +255,3 @@ def full() -> StorageError:
 def kill_myself() -> BaseException:
     os.kill(os.getpid(), signal.SIGKILL)
     return Killed()
-
-
-if __name__ == "__main__":
-    _, source, target, form, at = sys.argv
-    with failing(Path(target), Fault(int(at), kill_myself)):
-        print(reshard(Path(source), Path(target), form, force=True).reused_files)

@@ -23,8 +23,8 @@ ENVIRONMENT = os.environ | {
 def command_of(module: str, *arguments: object) -> list[str]:
     """The command line that runs a module of `spec_tests`.
 
-    >>> command_of("helpers.racing_processes", "/tmp")[1:]
-    ['-m', 'spec_tests.helpers.racing_processes', '/tmp']
+    >>> command_of("helpers.killed_writers", "/tmp")[1:]
+    ['-m', 'spec_tests.helpers.killed_writers', '/tmp']
     """
     return [sys.executable, "-m", f"spec_tests.{module}", *map(str, arguments)]
 

@@ -1,5 +1,4 @@
-"""A web server on this machine that sends ranges of files in memory, counts what it sends, and can
-misbehave."""
+"""A web server on this machine that sends ranges of files in memory, and can misbehave."""
 
 import re
 import threading
@@ -13,14 +12,12 @@ _RANGE = re.compile(r"bytes=(\d+)-(\d+)")
 
 @dataclass
 class RangeServer:
-    """The files of the server, and what it has sent."""
+    """The files of the server, and how it misbehaves."""
 
     files: dict[str, bytes]
     """The files, by their paths without "/" at the beginning."""
     url: str = ""
     """The address, without "/" at the end."""
-    sent_nbytes: int = 0
-    """Bytes of files that were sent."""
     num_requests: int = 0
     """Requests that were answered."""
     knows_ranges: bool = True
@@ -86,8 +83,6 @@ def serving(files: dict[str, bytes]) -> Iterator[RangeServer]:
             self.send_header("Content-Length", str(stop - start))
             self.end_headers()
             if with_body:
-                with lock:
-                    state.sent_nbytes += stop - start
                 self.wfile.write(content[start:stop])
 
         def log_message(self, format: str, *args: object) -> None:

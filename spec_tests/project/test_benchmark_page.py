@@ -42,9 +42,13 @@ def growing(program: str, exponent: float, *sizes: int) -> list[Figure]:
     ]
 
 
-def test_the_page_is_made_of_the_results() -> None:
+def test_the_page_its_curves_and_the_readme_are_made_of_the_results() -> None:
     text = (DOCS / "performance.md").read_text("utf-8")
     assert page(text, STORED) == text, "Run python -m benchmarks.page."
+    curves = (DOCS / "images").glob("growth-of-*.svg")
+    assert {each.name: each.read_text("utf-8") for each in curves} == pictures(STORED)
+    text = (paths.ROOT / "README.md").read_text("utf-8")
+    assert readme(text, STORED) == text
     assert groups_to_json(STORED) == (DOCS / "performance.json").read_text("utf-8")
     assert not any(each.quick for each in STORED.values())
 
@@ -58,18 +62,6 @@ def test_a_table_that_was_not_written_yet_ends_at_its_own_end() -> None:
     assert filled.splitlines()[2:-2] == table("plans", STORED).splitlines()
     assert rest.splitlines()[2:-2] == table("memory", STORED).splitlines()
     assert page(written, STORED) == written
-
-
-def test_the_curves_are_made_of_the_results() -> None:
-    drawn = {
-        path.name: path.read_text("utf-8") for path in (DOCS / "images").glob("growth-of-*.svg")
-    }
-    assert drawn == pictures(STORED), "Run python -m benchmarks.page."
-
-
-def test_the_readme_has_the_figures_of_the_results() -> None:
-    text = (paths.ROOT / "README.md").read_text("utf-8")
-    assert readme(text, STORED) == text, "Run python -m benchmarks.page."
 
 
 def test_no_figure_of_the_page_stands_outside_of_a_table() -> None:
@@ -87,15 +79,6 @@ def test_the_page_has_a_place_for_every_table_and_a_table_for_every_subject() ->
     places = re.findall(r"<!-- table: (.*?) -->", (DOCS / "performance.md").read_text("utf-8"))
     assert sorted(places) == sorted(TABLES)
     assert {subject for each in TABLES.values() for subject in each.chosen} == set(SUBJECTS)
-
-
-def test_a_group_that_is_stored_is_the_group(tmp_path: Path) -> None:
-    groups = {
-        "tiny": group(Figure("a", "b", "disk", 1.5, "x", None, "note")),
-        "plan": group(*growing("x", 1, 1, 2)),
-    }
-    (tmp_path / "stored").write_text(groups_to_json(groups), "utf-8")
-    assert read_groups(tmp_path / "stored") == dict(sorted(groups.items()))
 
 
 def test_a_group_that_is_measured_anew_replaces_itself_alone(tmp_path: Path) -> None:
@@ -136,10 +119,7 @@ def test_the_exponent_of_a_power_is_its_exponent(exponent: float, sizes: tuple[i
     (curve,) = curves_of(growing("shardvar", exponent, *sizes))
     assert curve.exponent == pytest.approx(exponent, abs=1e-6)
     assert curve.exponent_text().endswith("more than linear") == (curve.exponent > 1.1)
-
-
-def test_two_points_have_no_exponent() -> None:
-    assert Curve("files", "save", "shardvar", {1: 1.0, 4: 2.0}).exponent is None
+    assert Curve("files", "save", "shardvar", {1: 1.0, 4: 2.0}).exponent is None  # of two points
 
 
 def test_curves_are_drawn_one_line_each_within_the_picture() -> None:

@@ -101,22 +101,16 @@ def test_a_fault_that_stays_is_raised(kind: FaultKind, seconds: float) -> None:
     assert len(world.begun) >= count + 2
 
 
-def test_an_address_that_never_answered_is_given_up_early() -> None:
-    world = World()
-    with pytest.raises(Failure):
-        world.pace().ask(world.request(lambda _: Fault("broken")), fault_of)
-    assert 5 <= world.now < 10
-
-
-@pytest.mark.parametrize("first", [None, "refused", "odd", "stalled", "broken"])
-def test_an_address_that_answered_in_any_way_is_waited_for(first: FaultKind | None) -> None:
+@pytest.mark.parametrize("first", ["", None, "refused", "odd", "stalled", "broken"])
+def test_an_address_that_answered_in_any_way_is_waited_for(first: Any) -> None:
     """A refusal is an answer too; a connection that breaks or stalls is none."""
     world = World()
     pace = world.pace()
-    fates = iter([first and Fault(first)])
-    with contextlib.suppress(Failure):
-        pace.ask(world.request(lambda _: next(fates, Fault("broken"))), fault_of)
-    world.now += 3600
+    if first != "":  # which was never asked
+        fates = iter([first and Fault(first)])
+        with contextlib.suppress(Failure):
+            pace.ask(world.request(lambda _: next(fates, Fault("broken"))), fault_of)
+        world.now += 3600
     start = world.now
     with pytest.raises(Failure):
         pace.ask(world.request(lambda _: Fault("broken")), fault_of)

@@ -126,46 +126,32 @@ def test_after_an_error_nothing_is_under_way_and_nothing_begins() -> None:
     assert sorted([*ended, 5]) == sorted(begun) and count < 10_000 and closed == [True]
 
 
-def test_what_takes_many_requests_ends_between_two_of_them_after_an_error() -> None:
-    """An item of a million requests is given up when another one has failed, and so is what it does
-    in threads."""
-    is_begun = threading.Event()
+@pytest.mark.parametrize("is_upload", [False, True])
+def test_what_takes_many_requests_ends_between_two_of_them_after_an_error(is_upload: bool) -> None:
+    """An item of a million requests, in threads, or an upload in parts: it is given up when another
+    item has failed."""
+    is_begun, asked = threading.Event(), list[int]()
 
-    def ask(_: int) -> None:
+    def ask(_: int) -> bytes:
+        asked.append(1)
         is_begun.set()
-        check_wanted()
+        if not is_upload:
+            check_wanted()
+        time.sleep(0.001)  # the other item fails meanwhile
+        return b"part"
 
     def request(number: int) -> None:
-        if number == 0:
+        if number == 0 and is_upload:
+            list(objects._wanted(map(ask, range(10_000))))
+        elif number == 0:
             do_all(ask, itertools.repeat(0), TRAITS)
         assert is_begun.wait(60)
         raise StorageError("The server does not answer.", "Wait.")
 
     with pytest.raises(StorageError, match="does not answer"):
         do_all(request, range(2), TRAITS)
+    assert not is_upload or len(asked) < 10_000
     check_wanted()  # this thread is in no such work
-
-
-def test_an_upload_in_parts_ends_between_two_of_them_after_an_error() -> None:
-    """Its next part is not asked for once another item has failed."""
-    is_begun, asked = threading.Event(), list[int]()
-
-    def parts() -> Iterator[bytes]:
-        for number in range(10_000):
-            asked.append(number)
-            yield b"part"
-
-    def request(number: int) -> None:
-        if number == 0:
-            for _ in objects._wanted(parts()):
-                is_begun.set()
-                time.sleep(0.001)  # as sending a part takes a while: the other item fails meanwhile
-        assert is_begun.wait(60)
-        raise StorageError("The server does not answer.", "Wait.")
-
-    with pytest.raises(StorageError, match="does not answer"):
-        do_all(request, range(2), TRAITS)
-    assert len(asked) < 10_000
 
 
 def test_a_caller_that_stops_ends_what_is_under_way() -> None:

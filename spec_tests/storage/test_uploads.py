@@ -28,7 +28,6 @@ from shardvar.errors import (
 )
 from shardvar.storage import uploads
 from shardvar.storage.requests import Head
-from shardvar.verbs.compare.manifest import write_manifest
 from spec_tests.helpers.memory_bucket import Dead, MemoryBucket, Raced, head_of, in_bucket
 from spec_tests.helpers.orbax_files import settled
 from spec_tests.helpers.thoroughness import stride
@@ -99,11 +98,6 @@ def is_same(found: dict[str, Any] | None, tensors: dict[str, Any]) -> bool:
     )
 
 
-def names(bucket: MemoryBucket) -> set[str]:
-    """The names of the files without what differs from one write to the next."""
-    return {key.rpartition("-of-")[2] if "svdata" in key else key for key in bucket.files}
-
-
 Attempt = tuple[MemoryBucket, BaseException | None]
 """A bucket after a write, and what the write raised."""
 
@@ -139,22 +133,6 @@ def load_whole(bucket: MemoryBucket, form: str) -> dict[str, Any] | None:
         if form in ATOMIC:
             raise
         return None
-
-
-@pytest.mark.parametrize("form", sorted(set(FORMS) - {*FOLDERS}))
-def test_the_last_file_is_committed_by_one_conditional_request(form: str) -> None:
-    """The index, or the only file, goes up last and in one step; nothing is uploaded under a name
-    that is temporary."""
-    bucket = MemoryBucket()
-    save(bucket, form, OLD)
-    kept = [
-        entry for entry in bucket.log if not entry.startswith("delete") and ".claim" not in entry
-    ]
-    assert (
-        kept[-1].startswith("put_if")
-        and [entry.startswith("put_if") for entry in kept].count(True) == 1
-    )
-    assert {entry.split(" ")[1] for entry in kept} == set(bucket.files)
 
 
 @pytest.mark.parametrize("takes_effect", [False, True], ids=["before", "after"])
@@ -459,18 +437,6 @@ def test_a_lost_race_is_an_error_and_changes_nothing(
     assert bucket.files == raced[0] and is_same(load(bucket, form), other)
 
 
-def test_a_claim_of_another_writer_is_respected() -> None:
-    """Formats whose data files have fixed names are written by one writer at a time; the claim is
-    named."""
-    bucket = MemoryBucket({"run/.model.claim": b"other"})
-    with pytest.raises(
-        LockHeld, match=r"holds s3://bucket/run/\.model\.claim, which does not say whose it is\."
-    ):
-        save(bucket, "tensorflow", OLD)
-    assert set(bucket.files) == {"run/.model.claim"}
-    save(bucket, "native", OLD)
-
-
 @pytest.mark.parametrize("error", [StorageError, LockHeld])
 def test_a_claim_of_which_the_answer_is_lost_is_the_own_one(error: Any) -> None:
     """It is read back, also where a second attempt was told that it is there; the save goes on and
@@ -605,10 +571,14 @@ def test_the_claim_of_a_killed_writer_says_whose_it_is_and_how_it_is_removed() -
     "content", [b"", b"[]", b"{", b"[" * 5000, b'{"host": {}, "process": 1}', b"\xff"]
 )
 def test_a_claim_of_any_content_is_respected_and_removed(content: bytes) -> None:
-    """Nothing that is in it decides, neither a time nor its absence: clocks jump."""
+    """In formats whose data files have fixed names. Nothing that is in it decides, neither a time nor
+    its absence: clocks jump."""
     bucket = MemoryBucket({"run/.model.claim": content})
-    with pytest.raises(LockHeld, match="does not say whose it is"):
+    unknown = r"holds s3://bucket/run/\.model\.claim, which does not say whose it is\."
+    with pytest.raises(LockHeld, match=unknown):
         save(bucket, "tensorflow", OLD)
+    assert bucket.files == {"run/.model.claim": content}
+    save(MemoryBucket(dict(bucket.files)), "native", OLD)
     with in_bucket(bucket):
         assert "does not say whose it is" in sv.break_claim("s3://bucket/run/.model.claim")
     assert not bucket.files
@@ -755,15 +725,6 @@ def test_refusals_come_before_the_first_request_that_writes() -> None:
             url_of("safetensors set"), "s3://bucket/run/new", format="shardvar", dry_run=True
         ).dry_run
     assert bucket.log == []
-
-
-def test_a_manifest_is_written_beside_its_checkpoint() -> None:
-    bucket = MemoryBucket()
-    save(bucket, "native", OLD)
-    with in_bucket(bucket):
-        report = sv.digest(url_of("native"))
-        assert write_manifest(report) == "s3://bucket/run/model.sha256"
-        assert sv.verify(url_of("native"), against="s3://bucket/run/model.sha256").ok
 
 
 def test_what_needs_a_disk_is_refused_for_a_url(

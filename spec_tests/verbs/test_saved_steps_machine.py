@@ -98,7 +98,8 @@ class Steps(RuleBasedStateMachine):
     def _save(self, number: int, value: float | None) -> None:
         newest = self._newest()
         if self.last is not None and newest > self.last:
-            with pytest.raises(LockHeld):
+            words = f"step-{newest} was saved by another job since .* step {self.last}"
+            with pytest.raises(LockHeld, match=words):
                 self.manager.save(number, self._tensors(), value)
             return
         tensors = self._tensors()

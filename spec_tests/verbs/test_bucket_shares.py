@@ -5,6 +5,7 @@ A bucket has no locks: the processes that commit the same run at the same time a
 conditional put of the index alone.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,7 +24,14 @@ from shardvar.errors import (
     UnsupportedError,
 )
 from shardvar.storage.requests import Head
-from spec_tests.helpers.memory_bucket import Dead, MemoryBucket, Raced, in_bucket
+from spec_tests.helpers.memory_bucket import (
+    Dead,
+    MemoryBucket,
+    ended_at_each,
+    in_bucket,
+    raced_at_each,
+)
+from spec_tests.helpers.shared_saves import save_one
 
 COUNT = 3
 FORMS = {
@@ -57,9 +65,9 @@ def saved_in(form: str, seed: int, *, is_there: bool = False) -> MemoryBucket:
     with in_bucket(bucket):
         if is_there:
             commit_in(form, 1)
-        for process, tensors in enumerate(shares_in(form, seed)):
-            names: dict[str, Any] = {"process": process, "num_processes": COUNT, "run": str(seed)}
-            sv.save_shards(url_of(form), tensors, format=form, commit=False, force=True, **names)
+        for process in range(COUNT):
+            options = {"run": str(seed), "format": form, "force": True}
+            save_one(url_of(form), shares_in(form, seed), process, **options)
     bucket.log.clear()
     return bucket
 
@@ -84,15 +92,6 @@ def seed_in(form: str, bucket: MemoryBucket) -> int | None:
     return seed
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_each_format_is_saved_by_many_processes_and_replaced(form: str) -> None:
-    bucket = saved_in(form, 2, is_there=True)
-    assert seed_in(form, bucket) == 1
-    with in_bucket(bucket):
-        commit_in(form, 2)
-    assert seed_in(form, bucket) == 2 and len(bucket.files) == COUNT + 1
-
-
 @pytest.mark.parametrize("takes_effect", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("error", [Dead, StorageError])
 @pytest.mark.parametrize("form", FORMS)
@@ -104,33 +103,25 @@ def test_a_commit_that_ends_at_any_request_can_be_made_again(
 
     A set of safetensors is not replaced in one step: there, nothing may be left in between.
     """
-    before, number, ended = saved_in(form, 2, is_there=True), 0, False
-    while not ended:
-        bucket = MemoryBucket(
-            dict(before.files), fail_at=number, takes_effect=takes_effect, error=error
-        )
-        try:
-            with in_bucket(bucket):
-                commit_in(form, 2)
-            ended = len(bucket.log) <= number
-        except (Dead, StorageError, CheckpointError):
-            pass
-        assert seed_in(form, bucket) in ((1, 2, None) if form == "safetensors" else (1, 2)), (
-            bucket.log
-        )
+    before, commit = saved_in(form, 2, is_there=True), partial(commit_in, form, 2)
+    assert seed_in(form, before) == 1
+    options = {"takes_effect": takes_effect, "error": error}
+    for bucket in ended_at_each(before.files, commit, **options):
+        possible = (1, 2, None) if form == "safetensors" else (1, 2)
+        assert seed_in(form, bucket) in possible, bucket.log
         again = MemoryBucket(
             {key: value for key, value in bucket.files.items() if ".claim" not in key}
         )
         assert form != "shardvar" or len(again.files) == len(bucket.files)
         with in_bucket(again):
             try:
-                commit_in(form, 2)
+                commit()
             except StorageError:
                 assert form == "safetensors" and seed_in(form, bucket) is None, bucket.log
             else:
                 assert seed_in(form, again) == 2, bucket.log
-        number += 1
-    assert number > COUNT
+    assert seed_in(form, bucket) == 2 and len(bucket.files) == COUNT + 1
+    assert bucket.fail_at is not None and bucket.fail_at >= COUNT
 
 
 @pytest.mark.parametrize(
@@ -141,26 +132,17 @@ def test_of_two_processes_that_commit_the_same_run_one_checkpoint_comes(
 ) -> None:
     """One commits wholly before each request of the other in turn: no file is lost, and in the
     native format both find the run committed."""
-    before, number, ended = saved_in(form, 2, is_there=is_there), 0, False
-    while not ended:
-        outcomes: list[str] = []
 
-        def other(outcomes: list[str] = outcomes) -> None:
-            try:
-                commit_in(form, 2)
-                outcomes.append("done")
-            except LockHeld as error:
-                outcomes.append(str(error))
-
-        bucket = Raced(dict(before.files), at=number, race=other)
-        with in_bucket(bucket):
+    def other() -> None:
+        try:
             commit_in(form, 2)
+        except LockHeld as error:
+            assert form != "shardvar" and "made by shardvar" in str(error)
+
+    before, commit = saved_in(form, 2, is_there=is_there), partial(commit_in, form, 2)
+    for bucket in raced_at_each(before.files, commit, other):
         assert seed_in(form, bucket) == 2, bucket.log
-        words = "done" if form == "shardvar" else "made by shardvar"
-        assert all(each == "done" or words in each for each in outcomes)
-        ended = bucket.race is not None
-        number += 1
-    assert number > COUNT
+    assert bucket.at >= COUNT
 
 
 class Silent(MemoryBucket):
@@ -189,19 +171,21 @@ def test_a_commit_of_which_the_outcome_is_not_known_is_said_to_be_that() -> None
 
 
 def test_a_run_whose_checkpoint_was_replaced_meanwhile_loses() -> None:
-    before, number, ended = saved_in("shardvar", 2, is_there=True), 0, False
+    before = saved_in("shardvar", 2, is_there=True)
     third = {"w0": WHOLE["w0"] + 3, "bias": np.full(7, 3)}
-    while not ended:
-        race = partial(sv.save, url_of("shardvar"), third, force=True)
-        bucket = Raced(dict(before.files), at=number, race=race)
-        try:
-            with in_bucket(bucket):
-                commit_in("shardvar", 2)
-        except (StorageError, CheckpointError):
-            assert bucket.race is None
-        ended = bucket.race is not None
-        assert seed_in("shardvar", bucket) == (2 if ended else 3)
-        number += 1
+    race = partial(sv.save, url_of("shardvar"), third, force=True)
+    failed: list[bool] = []
+
+    def commit() -> None:
+        failed.append(True)
+        with suppress(StorageError, CheckpointError):
+            commit_in("shardvar", 2)
+            failed[-1] = False
+
+    for bucket in raced_at_each(before.files, commit, race):
+        is_raced = bucket.race is None
+        assert seed_in("shardvar", bucket) == (3 if is_raced else 2)
+    assert not failed[-1]
 
 
 def test_a_copy_of_another_size_is_not_committed() -> None:

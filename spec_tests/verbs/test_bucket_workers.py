@@ -3,8 +3,9 @@ commits."""
 
 import pickle
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,15 @@ from shardvar.errors import (
     WorkerLost,
 )
 from shardvar.planning.policies import BalancedPolicy
-from spec_tests.helpers.memory_bucket import Dead, MemoryBucket, Raced, in_bucket
+from spec_tests.helpers.executors import Inline
+from spec_tests.helpers.memory_bucket import (
+    Dead,
+    MemoryBucket,
+    Raced,
+    ended_at_each,
+    in_bucket,
+    raced_at_each,
+)
 from spec_tests.helpers.orbax_files import settled
 
 MODEL = {
@@ -50,35 +59,26 @@ class Elsewhere(ThreadPoolExecutor):
         return super().submit(function, *pickle.loads(pickle.dumps(arguments)))
 
 
-class Inline(Executor):
-    """An executor that does each task at once, so that requests have one order."""
-
-    def submit(self, function: Callable[..., Any], /, *arguments: Any, **_: Any) -> Future[Any]:
-        done: Future[Any] = Future()
-        done.set_result(function(*pickle.loads(pickle.dumps(arguments))))
-        return done
-
-
 FEW = dict(list(MODEL.items())[:3])
 """A model with as many kinds of requests, for tests that end a run at each of them."""
+
+
+def bucket_of(tensors: dict[str, Any]) -> MemoryBucket:
+    with in_bucket(made := MemoryBucket()):
+        sv.save(SOURCE, tensors, partition=3)
+    return made
 
 
 @pytest.fixture
 def few() -> MemoryBucket:
     """A bucket with a small checkpoint to read."""
-    made = MemoryBucket()
-    with in_bucket(made):
-        sv.save(SOURCE, FEW, partition=3)
-    return made
+    return bucket_of(FEW)
 
 
 @pytest.fixture
 def bucket() -> MemoryBucket:
     """A bucket with a checkpoint to read."""
-    made = MemoryBucket()
-    with in_bucket(made):
-        sv.save(SOURCE, MODEL, partition=3)
-    return made
+    return bucket_of(MODEL)
 
 
 def data_files(bucket: MemoryBucket) -> list[bytes]:
@@ -86,21 +86,6 @@ def data_files(bucket: MemoryBucket) -> list[bytes]:
     return sorted(
         content for key, content in bucket.files.items() if key.startswith("run/out.svdata")
     )
-
-
-@pytest.mark.parametrize("executor", [Elsewhere, ThreadPoolExecutor])
-@pytest.mark.parametrize(
-    "format", ["shardvar", "safetensors", "tensorflow", "torch", "npz", "zarr"]
-)
-def test_a_reshard_by_workers_does_not_warn_of_its_own_files(
-    executor: Any, format: str, bucket: MemoryBucket, caplog: pytest.LogCaptureFixture
-) -> None:
-    options = {"safetensors": POLICY, "npz": {}, "zarr": {}}.get(format, OPTIONS)
-    with in_bucket(bucket), executor() as workers:
-        sv.reshard(SOURCE, TARGET, format=format, executor=workers, **options)
-        assert not caplog.text
-        assert sv.diff(SOURCE, TARGET).equal
-    assert not any(".tmp" in key for key in bucket.files)
 
 
 @pytest.mark.parametrize("requests", [1, 2, 6])
@@ -137,7 +122,7 @@ def test_a_worker_that_dies_loses_at_most_the_file_that_was_finished_last(
     uploads may be left."""
     with (
         in_bucket(bucket),
-        pytest.raises(WorkerLost, match=r"uploads in s3://bucket/run\..*Run it again.*lifecycle"),
+        pytest.raises(WorkerLost, match=LOST),
     ):
         sv.reshard(SOURCE, TARGET, executor=Elsewhere(lost=4), **OPTIONS)
     assert "run/out.svindex" not in bucket.files
@@ -149,29 +134,25 @@ def test_a_worker_that_dies_loses_at_most_the_file_that_was_finished_last(
     assert len(data_files(other)) == 5 and not any(key.endswith(".done") for key in other.files)
 
 
-@pytest.mark.parametrize("takes_effect", [False, True], ids=["refused", "answer lost"])
-def test_an_upload_that_fails_in_a_worker_leaves_nothing(
-    takes_effect: bool, bucket: MemoryBucket
+@pytest.mark.parametrize("trouble", ["refused", "answer lost", "damage"])
+def test_an_upload_or_a_read_that_fails_in_a_worker_leaves_nothing(
+    trouble: str, bucket: MemoryBucket
 ) -> None:
+    if trouble == "damage":
+        name = next(key for key in bucket.files if "svdata" in key)
+        octets = bytearray(bucket.files[name])
+        octets[100] ^= 1
+        bucket.files[name] = bytes(octets)
+    else:
+        bucket.fail_at, bucket.takes_effect = len(bucket.log) + 2, trouble == "answer lost"
     before = dict(bucket.files)
-    bucket.log.clear()
-    bucket.fail_at, bucket.takes_effect = 2, takes_effect
-    with in_bucket(bucket), pytest.raises(StorageError, match="does not answer"):
+    error, words = (CorruptCheckpoint, "") if trouble == "damage" else (StorageError, "not answer")
+    with in_bucket(bucket), pytest.raises(error, match=words or None):
         sv.reshard(SOURCE, TARGET, executor=Elsewhere(), **OPTIONS)
     assert bucket.files == before
 
 
-def test_damage_that_a_worker_finds_leaves_nothing(bucket: MemoryBucket) -> None:
-    name = next(key for key in bucket.files if "svdata" in key)
-    octets = bytearray(bucket.files[name])
-    octets[100] ^= 1
-    bucket.files[name] = bytes(octets)
-    before = dict(bucket.files)
-    with in_bucket(bucket), pytest.raises(CorruptCheckpoint):
-        sv.reshard(SOURCE, TARGET, executor=Elsewhere(), **OPTIONS)
-    assert bucket.files == before
-
-
+LOST = r"A worker ended .* \(BrokenProcessPool\).*uploads in s3://bucket/run\..*Run it again.*lifecycle"
 THREE_FILES: dict[str, Any] = {"policy": BalancedPolicy(3)}
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "shardvar": ("out", {"partition": 2, **THREE_FILES}),
@@ -207,9 +188,11 @@ def is_whole(form: str) -> bool:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_workers_write_every_format_and_leave_nothing_else(form: str, bucket: MemoryBucket) -> None:
+def test_workers_write_every_format_and_leave_nothing_else(
+    form: str, bucket: MemoryBucket, caplog: pytest.LogCaptureFixture
+) -> None:
     """The same files as without workers, byte for byte, also over another; the commit is the last
-    request."""
+    request. No run warns of its own files."""
     alone = MemoryBucket(dict(bucket.files))
     with in_bucket(alone):
         reshard(form)
@@ -234,7 +217,7 @@ def test_workers_write_every_format_and_leave_nothing_else(form: str, bucket: Me
             "safetensors",
         ):  # second names are others
             assert settled(bucket.files) == settled(alone.files)
-        assert len(bucket.files) == len(alone.files)
+        assert len(bucket.files) == len(alone.files) and not caplog.text
 
 
 @pytest.mark.sample(3)
@@ -245,17 +228,12 @@ def test_a_caller_killed_at_any_request_is_taken_up(
 ) -> None:
     """No reader finds a checkpoint that is not whole; the next run, once the claim is removed,
     leaves nothing else."""
-    number, ended, reused, clean = 0, False, 0, MemoryBucket(dict(few.files))
+    reused, clean = 0, MemoryBucket(dict(few.files))
     with in_bucket(clean):
         reshard(form)
-    while not ended:
-        tried = MemoryBucket(dict(few.files), fail_at=number, takes_effect=takes_effect, error=Dead)
-        try:
-            with in_bucket(tried):
-                reshard(form, Inline())
-            ended = len(tried.log) <= number
-        except Dead:
-            pass
+    options = {"takes_effect": takes_effect, "error": Dead}
+    killed = ended_at_each(few.files, lambda: reshard(form, Inline()), **options)
+    for number, tried in enumerate(killed):
         again = MemoryBucket(
             {key: value for key, value in tried.files.items() if ".claim" not in key}
         )
@@ -269,7 +247,6 @@ def test_a_caller_killed_at_any_request_is_taken_up(
                 reused = max(reused, report.reused_files)
                 assert is_whole(form), tried.log
                 assert len(again.files) == len(clean.files), (tried.log, sorted(again.files))
-        number += 1
     assert number > 3 and reused
 
 
@@ -278,28 +255,17 @@ def test_a_caller_killed_at_any_request_is_taken_up(
 def test_of_two_equal_reshards_at_a_time_one_checkpoint_comes(form: str, few: MemoryBucket) -> None:
     """Another process does the same between two requests; whoever wins, the checkpoint is whole and
     no file is lost."""
-    number, ended = 0, False
-    while not ended:
-        raced = Raced(dict(few.files), at=number)
-        outcomes: list[str] = []
+    done: list[bool] = []
 
-        def other(raced: MemoryBucket = raced, outcomes: list[str] = outcomes) -> None:
-            try:
-                reshard(form, Inline())
-                outcomes.append("done")
-            except (StorageError, TargetExists):
-                outcomes.append("lost")
+    def attempt() -> None:
+        with suppress(StorageError, TargetExists):
+            reshard(form, Inline())
+            done.append(True)
 
-        raced.race = other
+    for raced in raced_at_each(few.files, attempt, attempt):
         with in_bucket(raced):
-            try:
-                reshard(form, Inline())
-                outcomes.append("done")
-            except (StorageError, TargetExists):
-                outcomes.append("lost")
-            ended = raced.race is not None
-            assert "done" in outcomes and is_whole(form), (number, outcomes, raced.log)
-        number += 1
+            assert done and is_whole(form), raced.log
+        done.clear()
 
 
 def test_a_file_that_is_gone_before_the_commit_is_said(bucket: MemoryBucket) -> None:
@@ -317,19 +283,3 @@ def test_a_file_that_is_gone_before_the_commit_is_said(bucket: MemoryBucket) -> 
     ):
         reshard("tensorflow", Inline())
     assert raced.files == before
-
-
-def test_an_interrupt_keeps_what_is_finished(bucket: MemoryBucket) -> None:
-    begun: list[int] = []
-
-    def interrupt(nbytes: int) -> None:
-        begun.append(nbytes)
-        if len(begun) == 3:
-            raise KeyboardInterrupt
-
-    with in_bucket(bucket), ThreadPoolExecutor(1) as executor:
-        with pytest.raises(KeyboardInterrupt):
-            sv.reshard(SOURCE, TARGET, executor=executor, progress=interrupt, **OPTIONS)
-        assert "run/out.svindex" not in bucket.files
-        report = sv.reshard(SOURCE, TARGET, **OPTIONS)
-        assert 1 <= report.reused_files < 5 and sv.diff(SOURCE, TARGET).equal

@@ -21,9 +21,6 @@ from shardvar.errors import (
 )
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.storage.local import LocalStorage
-from spec_tests.helpers.command_line import Run, run
-
-__all__ = ["run"]  # a fixture
 
 
 def saved(directory: Path, tensors: Any = None) -> Path:
@@ -162,19 +159,6 @@ def test_a_lost_file_of_the_source(tmp_path: Path) -> None:
     source = saved(tmp_path)
     next(tmp_path.glob("source.svdata*")).unlink()
     assert_refused_alike(source, tmp_path / "t", ShardvarError, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("key", "target", "words"),
-    [("/abs", "t.npz", ()), ("", "t", ("--format", "tensorflow")), ("a", "/proc/x/t", ())],
-)
-def test_the_command_says_the_same(
-    key: str, target: str, words: tuple[str, ...], tmp_path: Path, run: Run
-) -> None:
-    source = saved(tmp_path, {key: np.ones(3)})
-    outcome = run("reshard", source, tmp_path / target, "--dry-run", *words)
-    assert outcome.code == 3 and outcome.out == "" and "hint: " in outcome.err
-    assert outcome.err == run("reshard", source, tmp_path / target, *words).err or key == "a"
 
 
 def test_no_task_is_made_of_what_is_not_written(

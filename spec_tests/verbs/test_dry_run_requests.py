@@ -71,86 +71,107 @@ def check(
     return dry, made
 
 
-@pytest.mark.parametrize("target", ENDINGS)
-def test_a_target_of_each_format(bucket: CountingBucket, target: str) -> None:
-    """Where folders are looked at again before a write, a listing more is told."""
-    sv.save(f"{URL}/a", NUMBERS)
-    place = f"{URL}/out/m{ENDINGS[target]}"
-    dry, made = check(
-        bucket, lambda dry: sv.reshard(f"{URL}/a", place, dry_run=dry, **options_of(target))
-    )
-    extra = sum(dry.requests.values()) - sum(made.values())
-    assert extra <= (target in ("zarr", "orbax", "orbax-plain"))
-    assert "decode" not in dry.requests
+PAIRS = [(each, "shardvar") for each in ENDINGS] + [("shardvar", each) for each in ENDINGS]
+REPLACED = ("shardvar", "tensorflow", "safetensors", "set", "zarr", "orbax")
 
 
-@pytest.mark.parametrize("source", ENDINGS)
-@pytest.mark.parametrize("is_local", [False, True])
-def test_a_source_of_each_format(
-    bucket: CountingBucket, source: str, is_local: bool, tmp_path: Path
+@pytest.mark.parametrize(
+    ("source", "target", "how"),
+    [
+        *((*pair, "new") for pair in PAIRS),
+        *((each, "shardvar", "on a disk") for each in ENDINGS),
+        *(("shardvar", each, "replaced") for each in REPLACED),
+    ],
+)
+def test_each_format(
+    bucket: CountingBucket, source: str, target: str, how: str, tmp_path: Path
 ) -> None:
-    place = f"{URL}/in/m{ENDINGS[source]}"
-    sv.save(place, NUMBERS, **options_of(source))
-    target = str(tmp_path / "out") if is_local else f"{URL}/out"
-    act = lambda dry: sv.reshard(place, target, dry_run=dry)  # noqa: E731
-    dry, _ = check(bucket, act, is_exact=source in EXACT)
+    """Where folders are looked at again before a write, a listing more is told."""
+    a, b = f"{URL}/a/m{ENDINGS[source]}", f"{URL}/b/m{ENDINGS[target]}"
+    b, options = str(tmp_path / "b") if how == "on a disk" else b, options_of(target)
+    sv.save(a, NUMBERS, **options_of(source))
+    if how == "replaced":
+        sv.save(b, NUMBERS, **options)
+    act = lambda dry: sv.reshard(a, b, force=how == "replaced", dry_run=dry, **options)  # noqa: E731
+    is_exact = how != "replaced" and source in EXACT and target == "shardvar"
+    dry, made = check(bucket, act, is_exact=is_exact)
+    if how == "new" and source == "shardvar":
+        extra = sum(dry.requests.values()) - sum(made.values())
+        assert extra <= (target in ("zarr", "orbax", "orbax-plain"))
     assert "decode" not in dry.requests
 
 
-CHANGES: dict[str, dict[str, Any]] = {
-    "cast": {"cast": "float16"},
-    "transpose": {"transpose": "table"},
-    "rows": {"partition": {"table": (3, 2)}},
-    "columns": {"partition": {"table": (1, 8)}},
-    "files": {"policy": BalancedPolicy(3)},
-    "map": {"map": ["layer.{n}.weight[o i] -> all[n o i]", "rest {x:**} -> {x}"]},
-    "filter": {"filter": "layer.*"},
-    "digest": {"digest": True, "exclude": "names"},
-    "rescue": {"keep_going": True},
-    "callback": {"policy": AddOne(), "exclude": "names"},
-    "quantize": {"quantize": "int8", "exclude": "names", "format": "safetensors"},
+Act = Callable[[bool], Any]
+
+
+def resharded(*sources: str, to: str = "t", **options: Any) -> Act:
+    """A reshard in the bucket, or a dry run of it."""
+    places = [f"{URL}/{each}" for each in sources]
+    return lambda dry: sv.reshard(places, f"{URL}/{to}", dry_run=dry, **options)
+
+
+NUMBERED = {"exclude": "names"}
+RANKS = sv.Map(["w[(r o) i] -> {r}/w[o i]"], sizes={"r": 4})
+ACTS: dict[str, Act] = {
+    "cast": resharded("m", cast="float16"),
+    "transpose": resharded("m", transpose="table"),
+    "rows": resharded("m", partition={"table": (3, 2)}),
+    "columns": resharded("m", partition={"table": (1, 8)}),
+    "files": resharded("m", policy=BalancedPolicy(3)),
+    "map": resharded("m", map=["layer.{n}.weight[o i] -> all[n o i]", "rest {x:**} -> {x}"]),
+    "filter": resharded("m", filter="layer.*"),
+    "digest": resharded("m", digest=True, **NUMBERED),
+    "rescue": resharded("m", keep_going=True),
+    "callback": resharded("m", policy=AddOne(), **NUMBERED),
+    "quantize": resharded("m", quantize="int8", format="safetensors", **NUMBERED),
+    "ranks": resharded("w", to="rank_{rank}.safetensors", map=RANKS),
+    "union": resharded("m", "w"),
+    "concat": resharded("m", "m", concat={"*": 0}, exclude=["mask", "names"]),
+    "model": resharded("sd/unet"),
+    "pipeline": resharded("sd"),
+    "carried digests": resharded("digests.safetensors"),
+    "delta": lambda dry: sv.delta(f"{URL}/m", f"{URL}/changed", f"{URL}/t", dry_run=dry),
+    "compact": lambda dry: sv.compact_deltas([f"{URL}/d", f"{URL}/e"], f"{URL}/t", dry_run=dry),
+    "apply": lambda dry: sv.apply(f"{URL}/m", f"{URL}/d", f"{URL}/t", dry_run=dry),
 }
 
 
-@pytest.mark.parametrize("name", CHANGES)
-def test_each_change_of_the_tensors(bucket: CountingBucket, name: str) -> None:
-    sv.save(f"{URL}/a", MODEL)
-    check(bucket, lambda dry: sv.reshard(f"{URL}/a", f"{URL}/t", dry_run=dry, **CHANGES[name]))
+@pytest.fixture(scope="module")
+def stage() -> dict[str, bytes]:
+    """What the acts are of: models, one with its digests, a folder of Hugging Face and a pipeline."""
+    with in_bucket(made := CountingBucket()):
+        sv.save(f"{URL}/m", MODEL)
+        sv.save(f"{URL}/changed", CHANGED)
+        sv.save(f"{URL}/w", {"w": np.arange(64.0).reshape(8, 8)})
+        sv.reshard(f"{URL}/m", f"{URL}/digests.safetensors", digest=True, **NUMBERED)
+        sv.delta(f"{URL}/m", f"{URL}/changed", f"{URL}/d")
+        sv.delta(f"{URL}/changed", f"{URL}/m", f"{URL}/e")
+        for name in ("unet", "text_encoder"):
+            sv.save(f"{URL}/sd/{name}/model.safetensors", {"w": np.ones(9, np.float32)})
+            made.files[f"run/sd/{name}/config.json"] = b'{"dtype": "float32"}'
+        made.files["run/sd/model_index.json"] = b'{"dtype": "float32"}'
+    return made.files
 
 
-@pytest.mark.parametrize("form", ["shardvar", "tensorflow", "safetensors", "set", "zarr", "orbax"])
-def test_a_checkpoint_that_is_replaced(bucket: CountingBucket, form: str) -> None:
-    target = f"{URL}/t/m{ENDINGS[form]}"
-    sv.save(f"{URL}/a", NUMBERS)
-    sv.save(target, NUMBERS, **options_of(form))
-    check(
-        bucket,
-        lambda dry: sv.reshard(f"{URL}/a", target, force=True, dry_run=dry, **options_of(form)),
-    )
+@pytest.mark.parametrize("name", ACTS)
+def test_each_act(bucket: CountingBucket, stage: dict[str, bytes], name: str) -> None:
+    """Deltas: values are compared; a base is not read before it is written."""
+    bucket.files |= stage
+    dry, _ = check(bucket, ACTS[name])
+    if name == "carried digests":  # all is read once more
+        plain = sv.reshard(f"{URL}/{name.split()[1]}.safetensors", f"{URL}/c.pt", dry_run=True)
+        assert dry.requests["get"] > plain.requests["get"]
 
 
-def test_carried_digests_are_compared_by_a_read_of_all(bucket: CountingBucket) -> None:
-    sv.save(f"{URL}/a", NUMBERS)
-    sv.reshard(f"{URL}/a", f"{URL}/b.safetensors", digest=True)
-    dry, _ = check(bucket, lambda dry: sv.reshard(f"{URL}/b.safetensors", f"{URL}/c", dry_run=dry))
-    plain = sv.reshard(f"{URL}/b.safetensors", f"{URL}/c.pt", dry_run=True)
-    assert dry.requests["get"] > plain.requests["get"]
-
-
-def test_several_sources(bucket: CountingBucket, tmp_path: Path) -> None:
-    """Also of which some are on the disk."""
-    sv.save(f"{URL}/a", NUMBERS)
+@pytest.mark.parametrize("source", ["sd", "sd/unet", "w"])
+def test_acts_that_are_on_the_disk_in_part(
+    bucket: CountingBucket, stage: dict[str, bytes], source: str, tmp_path: Path
+) -> None:
+    bucket.files |= stage
     sv.save(tmp_path / "b", {"other": np.arange(10)})
-    sources = [f"{URL}/a", tmp_path / "b"]
-    check(bucket, lambda dry: sv.reshard(sources, f"{URL}/union", dry_run=dry))
-    sv.save(f"{URL}/b", NUMBERS)
-    sources = [f"{URL}/a", f"{URL}/b"]
-    check(
-        bucket,
-        lambda dry: sv.reshard(
-            sources, f"{URL}/twice", concat={"*": 0}, exclude="mask", dry_run=dry
-        ),
-    )
+    sources = [f"{URL}/{source}", *[str(tmp_path / "b")] * (source == "w")]
+    target = f"{URL}/union" if source == "w" else str(tmp_path / "out")
+    check(bucket, lambda dry: sv.reshard(sources, target, dry_run=dry))
 
 
 def test_a_file_in_parts(bucket: CountingBucket, tmp_path: Path) -> None:
@@ -161,46 +182,6 @@ def test_a_file_in_parts(bucket: CountingBucket, tmp_path: Path) -> None:
     dry, _ = check(bucket, act, is_exact=True)
     assert dry.requests["part"] == 5
     assert ", 5 PART, " in str(dry)
-
-
-def test_deltas(bucket: CountingBucket) -> None:
-    """Of these values are compared; a base is not read before it is written."""
-    a, b, c = (f"{URL}/{name}" for name in "abc")
-    sv.save(a, MODEL), sv.save(b, CHANGED), sv.save(c, MODEL)
-    check(bucket, lambda dry: sv.delta(a, b, f"{URL}/d", dry_run=dry))
-    sv.delta(b, c, f"{URL}/e")
-    check(bucket, lambda dry: sv.compact_deltas([f"{URL}/d", f"{URL}/e"], f"{URL}/f", dry_run=dry))
-    bucket.counts.clear()
-    check(bucket, lambda dry: sv.apply(a, f"{URL}/d", f"{URL}/new", dry_run=dry))
-
-
-def test_the_checkpoints_of_ranks(bucket: CountingBucket) -> None:
-    sv.save(f"{URL}/a", {"w": np.arange(64.0).reshape(8, 8)})
-    rules = ["w[(r o) i] -> {r}/w[o i]"]
-    check(
-        bucket,
-        lambda dry: sv.reshard(
-            f"{URL}/a",
-            f"{URL}/rank_{{rank}}.safetensors",
-            map=sv.Map(rules, sizes={"r": 4}),
-            dry_run=dry,
-        ),
-    )
-
-
-@pytest.mark.parametrize("is_local", [False, True])
-def test_models_with_files_next_to_them(
-    bucket: CountingBucket, is_local: bool, tmp_path: Path
-) -> None:
-    """A folder of Hugging Face, and a pipeline of two."""
-    names = ("unet/model.safetensors", "text_encoder/model.safetensors")
-    for name in names:
-        sv.save(f"{URL}/sd/{name}", {"w": np.ones(9, np.float32)})
-    for name in ("model_index.json", "unet/config.json", "text_encoder/config.json"):
-        bucket.files[f"run/sd/{name}"] = b'{"dtype": "float32"}'
-    out = str(tmp_path) if is_local else URL
-    for source, target in (("sd/unet", "one"), ("sd", "all")):
-        check(bucket, lambda dry: sv.reshard(f"{URL}/{source}", f"{out}/{target}", dry_run=dry))  # noqa: B023
 
 
 def test_a_run_that_goes_on_where_another_was_killed(bucket: CountingBucket) -> None:

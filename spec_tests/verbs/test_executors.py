@@ -14,7 +14,9 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPool
 from contextlib import nullcontext
 from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -43,6 +45,7 @@ from shardvar.verbs.locate import find_checkpoint
 from shardvar.verbs.together import executors
 from shardvar.verbs.together.executors import Opening, Payloads, check_version, run_tasks
 from spec_tests.helpers.damage import flip
+from spec_tests.helpers.executors import Inline
 from spec_tests.helpers.hypothesis_strategies import tensor_dicts
 from spec_tests.helpers.sharding_callbacks import Negating
 from spec_tests.helpers.system_calls import snapshot
@@ -76,20 +79,6 @@ def threads() -> Iterator[Executor]:
 def source(tmp_path: Path) -> Path:
     sv.save(tmp_path / "source", MODEL, partition=3)
     return tmp_path / "source"
-
-
-class Deadly(Executor):
-    """An executor of one spawned process, which ends at the third task."""
-
-    def __init__(self) -> None:
-        self.inner = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
-        self.count = 0
-
-    def submit(self, function: Callable[..., Any], /, *arguments: Any, **_: Any) -> Future[Any]:
-        self.count += 1
-        if self.count == 3:
-            return self.inner.submit(os._exit, 1)
-        return self.inner.submit(function, *arguments)
 
 
 RULES = [
@@ -136,11 +125,6 @@ def test_a_reshard_by_workers_writes_the_same_bytes(
     place = "out" if form in ("torch", "safetensors") else "."
     assert snapshot(tmp_path / "here" / place) == snapshot(tmp_path / "there" / place)
     assert sum(done["there"]) == report.nbytes
-
-
-def test_workers_compare_what_a_map_makes(source: Path, tmp_path: Path, workers: Executor) -> None:
-    sv.reshard(source, tmp_path / "mapped", map=RULES)
-    assert sv.diff(source, tmp_path / "mapped", map=RULES, executor=workers).equal
 
 
 @given(tensor_dicts(strings=True), st.integers(1, 4), st.integers(1, 4), st.integers(1, 5))
@@ -197,33 +181,6 @@ def test_the_tasks_of_a_plan_are_together_as_large_as_the_plan(
     assert sum(small for small, _ in sizes) < 3 * max(whole for _, whole in sizes)
 
 
-def test_a_worker_that_dies_loses_no_file_that_was_finished(source: Path, tmp_path: Path) -> None:
-    target, options = tmp_path / "out", {"policy": BalancedPolicy(5), "partition": 2}
-    with pytest.raises(
-        WorkerLost, match=r"A worker ended before its task did \(BrokenProcessPool\).*Run it again"
-    ):
-        sv.reshard(source, target, executor=Deadly(), **options)
-    assert not (tmp_path / "out.svindex").exists()
-    finished = len(list(tmp_path.glob("out.svdata-*.done")))
-    report = sv.reshard(source, target, **options)
-    assert report.reused_files == finished
-    assert sv.diff(source, target).equal
-    assert not list(tmp_path.glob("*.done"))
-
-
-class Recording(Executor):
-    """An executor that does each task at once, and knows them all."""
-
-    def __init__(self) -> None:
-        self.calls: list[Callable[[], Any]] = []
-
-    def submit(self, function: Callable[..., Any], /, *arguments: Any, **_: Any) -> Future[Any]:
-        self.calls.append(lambda: function(*arguments))
-        future: Future[Any] = Future()
-        future.set_result(function(*arguments))
-        return future
-
-
 @pytest.mark.parametrize(
     "form", ["shardvar", "tensorflow", "safetensors", "torch", "npz", "pt", "zarr", "orbax"]
 )
@@ -245,7 +202,7 @@ def test_a_worker_that_was_given_up_and_goes_on_does_no_harm_to_what_was_committ
         "filter": ["w*", "step"],
     }
 
-    sv.reshard(source, target, executor=(executor := Recording()), **options)
+    sv.reshard(source, target, executor=(executor := Inline()), **options)
     before, write_batch = snapshot(target.parent), files_module._write_batch
 
     def look(*work: Any) -> Any:
@@ -256,9 +213,8 @@ def test_a_worker_that_was_given_up_and_goes_on_does_no_harm_to_what_was_committ
     for call in executor.calls:
         call()
     assert len(whole) >= len(executor.calls) and all(whole) and sv.verify(target).ok
-    assert {name: before[name] for name in before} == {
-        name: snapshot(target.parent)[name] for name in before
-    }
+    after = snapshot(target.parent)
+    assert before == {name: after[name] for name in before}
 
     monkeypatch.setattr(files_module, "_write_batch", lambda *_: sys.exit())
     with monkeypatch.context() as killed:
@@ -272,29 +228,6 @@ def test_a_worker_that_was_given_up_and_goes_on_does_no_harm_to_what_was_committ
     monkeypatch.setattr(files_module, "_write_batch", write_batch)
     sv.reshard(source, target, force=True, **options)
     assert len(snapshot(target.parent)) == len(before)
-
-
-def test_an_interrupt_cancels_what_has_not_begun_and_keeps_what_is_finished(
-    source: Path, tmp_path: Path
-) -> None:
-    begun: list[int] = []
-
-    def interrupt(nbytes: int) -> None:
-        begun.append(nbytes)
-        if len(begun) == 2:
-            raise KeyboardInterrupt
-
-    with ThreadPoolExecutor(1) as executor, pytest.raises(KeyboardInterrupt):
-        sv.reshard(
-            source,
-            tmp_path / "out",
-            policy=BalancedPolicy(6),
-            executor=executor,
-            progress=interrupt,
-        )
-    report = sv.reshard(source, tmp_path / "out", policy=BalancedPolicy(6))
-    assert 1 <= report.reused_files < 6
-    assert sv.diff(source, tmp_path / "out").equal
 
 
 def test_a_worker_of_another_release_refuses() -> None:
@@ -315,46 +248,57 @@ def test_a_worker_of_another_release_refuses() -> None:
     ],
 )
 def test_a_cluster_without_shardvar_is_said_to_be_that(error: Exception, source: Path) -> None:
-    class Without(Executor):
-        def submit(self, *_: Any, **__: Any) -> Future[Any]:  # type: ignore[override]
-            future: Future[Any] = Future()
-            future.set_exception(error)
-            return future
-
-    with pytest.raises(
-        UnsupportedError,
-        match="cannot read a task .*Install shardvar everywhere, in the same release",
-    ):
-        sv.verify(source, executor=Without())
+    future: Future[Any] = Future()
+    future.set_exception(error)
+    words = "cannot read a task .*Install shardvar everywhere, in the same release"
+    with pytest.raises(UnsupportedError, match=words):
+        sv.verify(source, executor=SimpleNamespace(submit=lambda *_, **__: future))  # type: ignore[arg-type]
 
 
-def test_a_worker_refuses_files_that_are_not_those_of_the_plan(
-    source: Path, tmp_path: Path, threads: Executor, monkeypatch: pytest.MonkeyPatch
+class Elsewhere(ThreadPoolExecutor):
+    """Workers for which the checkpoint is gone: their machine has not mounted the file system, or
+    another one at that path."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(1)
+        self.folder = folder
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **_: Any) -> Future[Any]:
+        for path in self.folder.glob("source*"):
+            path.rename(self.folder / f"moved-{path.name}")
+        return super().submit(function, *arguments)
+
+
+REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
+    (lambda _: 4, {}, ArgumentTypeError, r"A int is not an executor\. Give a concurrent\.futures\.Executor"),
+    (lambda _: Inline(), {"policy": Negating()}, UnsupportedError, "The policy changed values"),
+    (Elsewhere, {}, MissingFile, r"A worker on .* does not see .*source as the caller does.*same paths"),
+    (lambda _: Another(1), {}, CorruptCheckpoint, r"source\.svdata-.* is another file here, .*or was replaced"),
+]  # fmt: skip
+"""Executors for a folder, options, and what is said of both."""
+
+
+class Another(ThreadPoolExecutor):
+    """Workers for which the files are others than those of the plan."""
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **_: Any) -> Future[Any]:
+        with mock.patch.object(executors, "_stamp", lambda *_: os.urandom(4).hex()):
+            future = super().submit(function, *arguments)
+            future.exception()
+        return future
+
+
+@pytest.mark.parametrize(("made", "options", "error", "words"), REFUSED)
+def test_what_workers_cannot_do_is_refused_before_anything_is_written(
+    made: Any,
+    options: dict[str, Any],
+    error: type[Exception],
+    words: str,
+    source: Path,
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(executors, "_stamp", lambda *_: os.urandom(4).hex())
-    with pytest.raises(
-        CorruptCheckpoint, match=r"source\.svdata-.* is another file here, .*or was replaced"
-    ):
-        sv.reshard(source, tmp_path / "out", policy=BalancedPolicy(3), executor=threads)
-    assert not list(tmp_path.glob("out*"))
-
-
-def test_what_cannot_be_submitted_to_is_refused_before_anything_is_written(
-    source: Path, tmp_path: Path
-) -> None:
-    wrong: Any = 4
-    with pytest.raises(
-        ArgumentTypeError, match=r"A int is not an executor\. Give a concurrent\.futures\.Executor"
-    ):
-        sv.reshard(source, tmp_path / "out", executor=wrong)
-    assert not list(tmp_path.glob("out*"))
-
-
-def test_values_that_a_policy_changed_are_not_sent(
-    source: Path, tmp_path: Path, threads: Executor
-) -> None:
-    with pytest.raises(UnsupportedError, match="The policy changed values"):
-        sv.reshard(source, tmp_path / "out", filter="w0", policy=Negating(), executor=threads)
+    with pytest.raises(error, match=words):
+        sv.reshard(source, tmp_path / "out", filter="w0", executor=made(tmp_path), **options)
     assert not list(tmp_path.glob("out*"))
 
 
@@ -383,26 +327,6 @@ def test_errors_arrive_with_their_class_and_words(kind: type[ShardvarError]) -> 
     for found in (pickle.loads(pickle.dumps(error)), by_new(error), copy.copy(error)):
         assert type(found) is kind and str(found) == "'w' is 3. Give 4."
         assert (found.cause, found.remedy, found.file) == ("'w' is 3.", "Give 4.", "m.svdata")
-
-
-def test_a_worker_that_does_not_see_the_checkpoint_refuses(
-    source: Path, tmp_path: Path, threads: Executor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its machine has not mounted the file system, or another one at that path."""
-
-    class Elsewhere(Executor):
-        """Workers for which the checkpoint is gone."""
-
-        def submit(self, function: Callable[..., Any], /, *arguments: Any, **_: Any) -> Future[Any]:
-            for path in tmp_path.glob("source*"):
-                path.rename(tmp_path / f"moved-{path.name}")
-            return threads.submit(function, *arguments)
-
-    with pytest.raises(
-        MissingFile, match=r"A worker on .* does not see .*source as the caller does.*same paths"
-    ):
-        sv.reshard(source, tmp_path / "out", executor=Elsewhere())
-    assert not list(tmp_path.glob("out*"))
 
 
 class Cluster(Executor):
@@ -444,30 +368,32 @@ def test_a_scheduler_that_is_gone_ends_the_call(
             executor.futures[-1].set_running_or_notify_cancel()
             executor.is_heard = False
 
+    options: dict[str, Any] = {"policy": BalancedPolicy(4)}
     with pytest.raises(WorkerLost, match="connection to the cluster's scheduler was lost.*goes on"):
-        sv.reshard(
-            source, tmp_path / "out", policy=BalancedPolicy(4), executor=executor, progress=lose
-        )
-    report = sv.reshard(source, tmp_path / "out", policy=BalancedPolicy(4))
-    assert report.reused_files == 2
+        sv.reshard(source, tmp_path / "out", executor=executor, progress=lose, **options)
+    assert sv.reshard(source, tmp_path / "out", **options).reused_files == 2
 
 
-def test_a_cluster_that_answers_no_cancellation_is_not_waited_for(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("kind", "at"), [("threads", 2), ("silent cluster", 1)])
+def test_an_interrupt_cancels_what_has_not_begun_and_keeps_what_is_finished(
+    kind: str, at: int, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executors, "_CANCEL_SECONDS", 0.01)
+    begun: list[int] = []
 
-    def stop(_nbytes: int) -> None:
-        raise KeyboardInterrupt
+    def interrupt(nbytes: int) -> None:
+        begun.append(nbytes)
+        if len(begun) == at:
+            raise KeyboardInterrupt
 
+    options: dict[str, Any] = {"policy": BalancedPolicy(6)}
+    made = ThreadPoolExecutor(1) if kind == "threads" else Cluster(is_heard=False)
     with pytest.raises(KeyboardInterrupt):
-        sv.reshard(
-            source,
-            tmp_path / "out",
-            policy=BalancedPolicy(4),
-            executor=Cluster(is_heard=False),
-            progress=stop,
-        )
+        sv.reshard(source, tmp_path / "out", executor=made, progress=interrupt, **options)
+    made.shutdown()
+    report = sv.reshard(source, tmp_path / "out", **options)
+    assert (kind == "threads") <= report.reused_files < 6
+    assert sv.diff(source, tmp_path / "out").equal
 
 
 def test_no_more_tasks_are_with_an_executor_than_a_bounded_number(
@@ -538,58 +464,68 @@ def test_the_commands_work_in_processes(
     options = ["--workers", "2"]
     assert main(["reshard", str(source), target, "--files", "4", *options]) == 0
     for words in (["verify", target], ["diff", str(source), target], ["digest", target]):
-        executor = Recording()
+        executor = Inline()
         started = nullcontext(executor)
         monkeypatch.setattr("shardvar.cli.workers.started", lambda *_, started=started: started)
         assert main([*words, *options]) == 0 and executor.calls, words
     assert f"checkpoint {sv.digest(source).checkpoint}" in capsys.readouterr().out
 
 
-def end_of(program: str) -> tuple[str, Any]:
-    """What a program still prints once it is killed, after which its output ends: none of its
-    workers has it."""
-    pipes: dict[str, Any] = {
-        "stdin": subprocess.PIPE,
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.DEVNULL,
-    }
-    with subprocess.Popen([sys.executable, "-c", program], text=True, **pipes) as command:
-        assert command.stdout is not None and command.stdout.readline() == "8\n"
-        command.kill()
-        return command.communicate(timeout=60)
+COMMAND = """
+import argparse
+from shardvar.cli.output import executor_of
+if __name__ == '__main__':
+    with executor_of(argparse.Namespace(workers='2', dask=None)) as executor:
+        print(len(list(executor.map(abs, range(8)))), flush=True)
+        input()
+"""
+POOL = """
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+import shardvar as sv
+if __name__ == '__main__':
+    with ProcessPoolExecutor(1, mp_context=get_context('spawn')) as executor:
+        print(sv.verify(sys.argv[1], executor=executor).num_tensors, flush=True)
+        input()
+"""
 
 
-def test_workers_end_with_a_command_that_is_killed() -> None:
+@pytest.mark.parametrize("program", [COMMAND, POOL], ids=["of a command", "of the caller"])
+def test_workers_end_with_a_program_that_is_killed(program: str, source: Path) -> None:
     """Its standard output, which the workers have too, ends: none of them waits for tasks that do
-    not come."""
-    program = (
-        "import argparse, os\n"
-        "from shardvar.cli.output import executor_of\n"
-        "if __name__ == '__main__':\n"
-        "    with executor_of(argparse.Namespace(workers='2', dask=None)) as executor:\n"
-        "        print(len(list(executor.map(abs, range(8)))), flush=True)\n"
-        "        input()\n"
-    )
-    assert end_of(program) == ("", None)
+    not come. A verb has run in the pool of the caller."""
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    command = [sys.executable, "-c", program, str(source)]
+    with subprocess.Popen(command, text=True, stderr=subprocess.DEVNULL, **pipes) as started:
+        assert started.stdout is not None and started.stdout.readline() == "8\n"
+        started.kill()
+        assert started.communicate(timeout=60) == ("", None)
+
+
+INTERRUPTED = """
+import argparse, os, signal
+from shardvar.cli.output import executor_of
+if __name__ == '__main__':
+    signal.signal(signal.SIGINT, lambda *_: print('interrupted', flush=True))
+    with executor_of(argparse.Namespace(workers='2', dask=None)) as executor:
+        for number in range(3):
+            future = executor.submit(abs, -number)
+            os.killpg(0, signal.SIGINT)
+            print(future.result(), flush=True)
+        os.killpg(0, signal.SIGINT)
+"""
 
 
 def test_an_interrupt_does_not_end_workers_that_begin_or_wait_for_tasks() -> None:
     """Ctrl-C reaches all processes of a command."""
-    program = (
-        "import argparse, os, signal\n"
-        "from shardvar.cli.output import executor_of\n"
-        "if __name__ == '__main__':\n"
-        "    signal.signal(signal.SIGINT, lambda *_: print('interrupted', flush=True))\n"
-        "    with executor_of(argparse.Namespace(workers='2', dask=None)) as executor:\n"
-        "        for number in range(3):\n"
-        "            future = executor.submit(abs, -number)\n"
-        "            os.killpg(0, signal.SIGINT)\n"
-        "            print(future.result(), flush=True)\n"
-        "        os.killpg(0, signal.SIGINT)\n"
-    )
-    command = [sys.executable, "-c", program]
     done = subprocess.run(
-        command, capture_output=True, text=True, start_new_session=True, timeout=120, check=False
+        [sys.executable, "-c", INTERRUPTED],
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+        timeout=120,
+        check=False,
     )
     assert (done.stderr, done.returncode) == ("", 0)
     assert done.stdout == "interrupted\n0\ninterrupted\n1\ninterrupted\n2\ninterrupted\n"
@@ -607,24 +543,6 @@ def test_an_interrupt_ends_the_task_of_a_worker(
     with ThreadPoolExecutor(1) as executor, pytest.raises(KeyboardInterrupt):
         sv.verify(source, executor=executor)
     interrupt()
-
-
-def test_workers_of_a_pool_end_with_a_caller_that_is_killed(tmp_path: Path) -> None:
-    """The pool is the caller's, and a verb has run in it."""
-    sv.save(
-        tmp_path / "m", {f"w{number}": np.zeros(9) for number in range(8)}, policy=BalancedPolicy(4)
-    )
-    program = (
-        "from concurrent.futures import ProcessPoolExecutor\n"
-        "from multiprocessing import get_context\n"
-        "import shardvar as sv\n"
-        "if __name__ == '__main__':\n"
-        "    with ProcessPoolExecutor(1, mp_context=get_context('spawn')) as executor:\n"
-        f"        print(sv.verify({str(tmp_path / 'm')!r}, executor=executor).num_tensors, "
-        "flush=True)\n"
-        "        input()\n"
-    )
-    assert end_of(program) == ("", None)
 
 
 @pytest.mark.parametrize(

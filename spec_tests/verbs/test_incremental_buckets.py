@@ -1,7 +1,8 @@
 """Incremental saves in a bucket: no lock keeps a save and a removal apart, and nothing is lost."""
 
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,7 +10,13 @@ import pytest
 import shardvar as sv
 from shardvar.errors import CheckpointError, CheckpointNotFound, StorageError
 from spec_tests.helpers.incremental_stage import are_equal, save_together, tensors
-from spec_tests.helpers.memory_bucket import Dead, MemoryBucket, in_bucket
+from spec_tests.helpers.memory_bucket import (
+    Dead,
+    MemoryBucket,
+    ended_at_each,
+    in_bucket,
+    raced_at_each,
+)
 from spec_tests.helpers.thoroughness import EXHAUSTIVE
 
 RUN = "s3://bucket/run"
@@ -34,17 +41,14 @@ EVENTS: dict[str, Callable[[], object]] = {
 }
 
 
-def assert_whole(files: dict[str, bytes]) -> set[str]:
-    """Every checkpoint can be read and verified; return their names."""
-    bucket = MemoryBucket(dict(files))
-    with in_bucket(bucket):
+def assert_whole(files: dict[str, bytes]) -> None:
+    """Every checkpoint can be read and verified."""
+    with in_bucket(MemoryBucket(dict(files))):
         indexes = [key for key in files if key.endswith(".svindex") and ".svshare-" not in key]
         names = {key.split("/")[1][:-8] for key in indexes}
         for name in names:
             assert sv.verify(f"{RUN}/{name}").ok, name
-        for name in names & {"b"}:
-            assert are_equal(sv.load(f"{RUN}/{name}"), MODEL[name])
-    return names
+        assert "b" not in names or are_equal(sv.load(f"{RUN}/b"), MODEL["b"])
 
 
 def assert_nothing_stays(files: dict[str, bytes]) -> None:
@@ -86,20 +90,12 @@ def test_a_save_of_what_is_unchanged_uploads_an_index_and_a_mark() -> None:
 def test_a_writer_that_dies_at_any_request_loses_nothing(event: str, takes_effect: bool) -> None:
     with in_bucket(start := MemoryBucket()):
         save_three()
-    at = 0
-    while True:
-        bucket = MemoryBucket(dict(start.files), fail_at=at, takes_effect=takes_effect, error=Dead)
-        try:
-            with in_bucket(bucket):
-                EVENTS[event]()
-        except Dead:
-            pass
+    options = {"takes_effect": takes_effect, "error": Dead}
+    for bucket in ended_at_each(start.files, EVENTS[event], **options):
         assert_whole(bucket.files)
-        if not bucket.is_dead:
-            break
-        assert_nothing_stays(bucket.files)
-        at += 1
-    assert at > 1
+        if bucket.is_dead:
+            assert_nothing_stays(bucket.files)
+    assert len(bucket.log) > 1
 
 
 @pytest.mark.sample(5)
@@ -109,43 +105,17 @@ def test_two_at_a_time_lose_nothing(outer: str, inner: str) -> None:
     """One runs whole before any changing request of the other, or before any that reads."""
     with in_bucket(start := MemoryBucket()):
         save_three()
-    at, step = 0, 1 if EXHAUSTIVE else 2
-    while True:
-        bucket = MemoryBucket(dict(start.files))
-        done: list[str] = []
+    done: list[str] = []
 
-        def attempt(event: str, done: list[str] = done) -> None:
-            try:
-                EVENTS[event]()
-                done.append(event)
-            except (CheckpointError, StorageError):
-                pass
+    def attempt(event: str) -> None:
+        with suppress(CheckpointError, StorageError):
+            EVENTS[event]()
+            done.append(event)
 
-        count, met = [0], list[int]()
-        listing: Any = bucket.listing
-        change: Any = bucket.change
-
-        def meet(at: int = at, count: list[int] = count, met: list[int] = met) -> None:
-            number, count[0] = count[0], count[0] + 1
-            if number == at:
-                met.append(at)
-                attempt(inner)
-
-        def listing_after(key: str, meet: Any = meet, listing: Any = listing) -> Any:
-            meet()
-            return listing(key)
-
-        def change_after(*arguments: Any, meet: Any = meet, change: Any = change) -> Any:
-            meet()
-            return change(*arguments)
-
-        bucket.listing = listing_after  # type: ignore[method-assign]
-        bucket.change = change_after  # type: ignore[method-assign]
-        with in_bucket(bucket):
-            attempt(outer)
+    acts = partial(attempt, outer), partial(attempt, inner)
+    buckets = raced_at_each(start.files, *acts, step=1 if EXHAUSTIVE else 2, lists=True)
+    for bucket in buckets:
         assert done
+        done.clear()
         assert_whole(bucket.files)
-        if not met:
-            break
-        at += step
-    assert at > 1
+    assert bucket.at > 1

@@ -3,6 +3,7 @@ searched."""
 
 import json
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -47,7 +48,9 @@ def newest_step(folder: Path) -> int:
 
 @given(
     st.lists(st.integers(0, 10**6), min_size=2, unique=True),
-    st.sampled_from(["step-{}", "ckpt_{}.index", "e=1-step={}", "x7-{}epochs", "gpu4-iter{}b/c"]),
+    st.sampled_from(
+        ["step-{}", "ckpt_{}.index", "e=1-step={}", "x7-{}epochs", "gpu4-iter{}b/c", "bf16-step-{}"]
+    ),
 )
 def test_names_are_sorted_as_their_numbers_are(numbers: list[int], pattern: str) -> None:
     names = [pattern.format(number) for number in numbers]
@@ -65,10 +68,6 @@ def test_names_of_no_series_and_of_several_have_no_newest(names: list[str]) -> N
     assert in_series(names) == []
 
 
-def test_a_precision_does_not_hide_the_steps() -> None:
-    assert in_series(["bf16-step-9", "bf16-step-10"]) == ["bf16-step-9", "bf16-step-10"]
-
-
 def test_the_state_file_decides_before_the_numbers(tmp_path: Path) -> None:
     save_steps(tmp_path, "ckpt-{}")
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "ckpt-9"\n')
@@ -79,39 +78,26 @@ def test_the_state_file_decides_before_the_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "text"), [("latest", "step-9"), ("latest_checkpointed_iteration.txt", "9\n")]
+    ("pattern", "file", "text"),
+    [
+        ("step-{}/model.npz", "latest", "step-9"),
+        ("step-{}/model.npz", "latest_checkpointed_iteration.txt", "9\n"),
+        ("model_{:07}.pth", "last_checkpoint", "model_0000009.pth"),
+        ("step-{}/model.npz", "latest", None),
+    ],
 )
 def test_the_pointers_of_trainers_decide_before_the_numbers(
-    file: str, text: str, tmp_path: Path
+    pattern: str, file: str, text: str | None, tmp_path: Path, run: Run
 ) -> None:
-    save_steps(tmp_path, "step-{}/model.npz")
-    (tmp_path / file).write_text(text)
+    """A file or a link, which is not believed if it names nothing."""
+    save_steps(tmp_path, pattern)
+    pointer = tmp_path / file
+    pointer.write_text(text) if text else pointer.symlink_to("step-9")
     assert newest_step(tmp_path) == 9
-    (tmp_path / file).write_text("step-7")
+    assert f"since {file} names" in run("inspect", tmp_path, "--latest").err
+    pointer.unlink()
+    pointer.write_text("step-7")
     assert newest_step(tmp_path) == 100
-
-
-def unfinished(folder: Path) -> None:
-    """A set whose index was not written yet."""
-    folder.mkdir()
-    for number in (1, 2):
-        sv.save(folder / "whole.safetensors", {"step": np.array(0)}, force=True)
-        (folder / "whole.safetensors").rename(folder / f"model-0000{number}-of-00002.safetensors")
-
-
-def test_a_step_that_was_not_finished_is_passed_over_and_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    save_steps(tmp_path, "step-{}/model.safetensors")
-    unfinished(tmp_path / "step-200")
-    assert newest_step(tmp_path) == 100
-    assert main(["inspect", str(tmp_path)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split("step-")[1].split("/")[0] for line in lines[2:]] == ["9", "10", "100", "200"]
-    assert lines[4].endswith("newest") and "not finished" in lines[5]
-    assert main(["verify", str(tmp_path), "--latest"]) == 0
-    shown = capsys.readouterr()
-    assert "step-100" in shown.out and "step-200" in shown.err
 
 
 @pytest.mark.parametrize("name", ["200.orbax-checkpoint-tmp-17", "tmp-checkpoint-200", "200.tmp"])
@@ -324,15 +310,20 @@ def lose_all(folder: Path) -> None:
 
 def lose_a_file_of_the_set(folder: Path) -> None:
     lose_all(folder)
-    sv.save(
-        folder / "model.safetensors",
-        {"step": np.array(200), "w": np.ones(3)},
-        policy=sv.BalancedPolicy(2),
-    )
+    tensors = {"step": np.array(200), "w": np.ones(3)}
+    sv.save(folder / "model.safetensors", tensors, policy=sv.BalancedPolicy(2))
     next(folder.glob("*-00002-of-*")).unlink()
 
 
-@pytest.mark.parametrize("lose", [lose_all, lose_a_file_of_the_set])
+def lose_the_index_of_the_set(folder: Path) -> None:
+    """It was not written yet."""
+    whole = folder / "model.safetensors"
+    for number in (1, 2):
+        shutil.copy(whole, folder / f"model-0000{number}-of-00002.safetensors")
+    whole.unlink()
+
+
+@pytest.mark.parametrize("lose", [lose_all, lose_a_file_of_the_set, lose_the_index_of_the_set])
 @pytest.mark.parametrize("pointer", [False, True])
 def test_an_incomplete_newest_step_is_neither_hidden_nor_called_newest(
     lose: Callable[[Path], None],
@@ -349,16 +340,14 @@ def test_an_incomplete_newest_step_is_neither_hidden_nor_called_newest(
     outcome = run("verify", tmp_path, "--latest")
     assert outcome.code == 0 and "passed over 1 unfinished checkpoint: step-200" in outcome.err
     assert ("latest names step-200, which is not there or not whole" in outcome.err) == pointer
+    lines = run("inspect", tmp_path).out.splitlines()
+    steps = [line.split("step-")[1].split("/")[0].split()[0] for line in lines[2:]]
+    assert steps == ["9", "10", "100", "200"]
+    assert lines[4].endswith("newest")
+    assert "not finished" in lines[5] or lose is not lose_the_index_of_the_set
     listed = json.loads(run("inspect", tmp_path, "--json").out)["checkpoints"]
     assert [Path(each["path"]).parts[-2] for each in listed if each["newest"]] == ["step-100"]
     assert "step-200" in listed[-1]["path"] and listed[-1]["problem"]
-
-
-def test_a_link_named_latest_is_a_pointer(tmp_path: Path, run: Run) -> None:
-    save_steps(tmp_path, "step-{}/model.npz")
-    (tmp_path / "latest").symlink_to("step-9")
-    assert newest_step(tmp_path) == 9
-    assert "since latest names step-9" in run("inspect", tmp_path, "--latest").err
 
 
 WRITTEN = [
@@ -476,9 +465,3 @@ def test_steps_that_all_processes_write_may_count_from_0(form: str, tmp_path: Pa
     for step in range(3):
         sv.save(tmp_path / f"{step}{item}", {"step": np.array(step)}, format=form)
     assert newest_step(tmp_path) == 2
-
-
-def test_the_pointer_of_detectron_is_believed(tmp_path: Path) -> None:
-    save_steps(tmp_path, "model_{:07}.pth", (4999, 9999))
-    (tmp_path / "last_checkpoint").write_text("model_0004999.pth")
-    assert newest_step(tmp_path) == 4999

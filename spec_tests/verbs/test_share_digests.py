@@ -3,9 +3,9 @@ layout, and few bytes read at the commit."""
 
 import hashlib
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,11 +17,16 @@ from shardvar.engine.read import FlatTensor
 from shardvar.errors import UnsupportedError
 from shardvar.planning.index import Metadata
 from shardvar.verbs.compare import digest as digest_module
-from shardvar.verbs.together.run import SaveOptions, find_run
-from shardvar.verbs.together.shares import save_with_objects
 from shardvar.wire import digests as definition
 from shardvar.wire.plain import encode_value
-from spec_tests.helpers.shared_saves import divided, given_as, save_all, shard_of
+from spec_tests.helpers.shared_saves import (
+    divided,
+    given_as,
+    save_all,
+    save_one,
+    save_states,
+    shard_of,
+)
 
 LEAF = 48
 
@@ -103,39 +108,26 @@ def test_tensors_of_many_leaves_are_cut_along_any_axes(
             }
 
 
-@pytest.fixture
-def read_nbytes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """The bytes that the commit reads for digests."""
-    counted: list[int] = []
+LONG = np.arange(5 << 18, dtype=np.uint32).reshape(5, -1)[:, :-3]
+
+
+@pytest.mark.parametrize(
+    ("shares", "read"),
+    [
+        ([{"w": shard_of(LONG, sv.Region((k, 0), (1, LONG.shape[1])))} for k in range(5)], 4),
+        ([{"w": LONG}, {"w": LONG, "b": LONG[0, :5]}], 0),
+    ],
+    ids=["a leaf between two shards", "a process has it whole"],
+)
+def test_the_commit_reads_the_leaves_that_no_process_holds(
+    shares: Any, read: int, tmp_path: Path
+) -> None:
     real = FlatTensor.read
-
-    def counts(self: Any, start: int, buffer: memoryview) -> None:
-        counted.append(len(buffer))
-        real(self, start, buffer)
-
-    monkeypatch.setattr(FlatTensor, "read", counts)
-    yield counted
-
-
-def test_a_tensor_in_rows_costs_a_leaf_between_two_shards(
-    read_nbytes: list[int], tmp_path: Path
-) -> None:
-    array = np.arange(5 << 18, dtype=np.uint32).reshape(5, -1)[:, :-3]
-    whole = np.ascontiguousarray(array)
-    shares = [{"w": shard_of(whole, sv.Region((k, 0), (1, whole.shape[1])))} for k in range(5)]
-    save_all(tmp_path / "ck", shares, "1", digest=True)
-    assert read_nbytes == [1 << 20] * 4
+    with mock.patch.object(FlatTensor, "read", autospec=True, side_effect=real) as reads:
+        save_all(tmp_path / "ck", shares, "1", digest=True)
+    assert [len(each.args[2]) for each in reads.call_args_list] == [1 << 20] * read
     with sv.open_checkpoint(tmp_path / "ck") as reader:
-        assert reader.digests["w"] == sv.digest(tmp_path / "ck").tensors["w"]
-
-
-def test_a_process_that_has_a_tensor_whole_leaves_nothing_to_read(
-    read_nbytes: list[int], tmp_path: Path
-) -> None:
-    array = np.arange(3 << 18, dtype=np.uint32)
-    save_all(tmp_path / "ck", [{"w": array}, {"w": array, "b": array[:5]}], "1", digest=True)
-    assert read_nbytes == []
-    assert sv.load(tmp_path / "ck")["b"].shape == (5,)
+        assert dict(reader.digests) == sv.digest(tmp_path / "ck").tensors
 
 
 def test_a_format_that_cannot_carry_digests_is_refused_before_anything_is_written(
@@ -149,24 +141,20 @@ def test_a_format_that_cannot_carry_digests_is_refused_before_anything_is_writte
 
 def test_one_process_that_asks_is_enough(tmp_path: Path) -> None:
     """Unless one asks, no digest is kept."""
-    rows = np.arange(8.0).reshape(4, 2)
-    asked: dict[str, bool] = {"digest": True}
-    for run, options in (("1", ({}, asked)), ("2", ({}, {}))):
-        for process, each in enumerate(options):
-            shard = sv.LocalShard(rows[2 * process :][:2], (2 * process, 0), (4, 2))
-            names = {"process": process, "num_processes": 2, "commit": process == 1}
-            sv.save_shards(tmp_path / "ck", {"w": shard}, run=run, **names, **each)
-        with sv.open_checkpoint(tmp_path / "ck") as reader:
-            tensors = sv.digest(tmp_path / "ck").tensors
-            assert dict(reader.digests) == (tensors if asked in options else {})
+    array, path = np.arange(8.0).reshape(4, 2), tmp_path / "ck"
+    shares = [{"w": shard_of(array, sv.Region((row, 0), (2, 2)))} for row in (0, 2)]
+    for run in ("1", "2"):
+        save_one(path, shares, 0, run=run)
+        save_one(path, shares, 1, run=run, commit=True, digest=run == "1")
+        with sv.open_checkpoint(path) as reader:
+            assert dict(reader.digests) == (sv.digest(path).tensors if run == "1" else {})
 
 
 def test_objects_have_the_digests_of_the_texts_that_they_are_listed_as(tmp_path: Path) -> None:
     values = {"step": 7, "words": ["näive", None], "nested": {"a": (1.5, b"x")}}
     objects = {key: encode_value(value).encode() for key, value in values.items()}
     for name, tensors in (("some", {"w": np.ones(3)}), ("none", {})):
-        run = find_run(tmp_path / name, "1", 1, "shardvar", options=SaveOptions(digest=True))
-        save_with_objects(run, 0, tensors, Metadata(objects=objects))
+        save_states(tmp_path / name, [(tensors, Metadata(objects=objects))], digest=True)
         with sv.open_checkpoint(tmp_path / name) as reader:
             assert dict(reader.digests) == sv.digest(tmp_path / name).tensors
             assert len(reader.digests) == 3 + len(tensors)

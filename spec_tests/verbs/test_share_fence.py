@@ -6,8 +6,6 @@ out must be noticed. And what it costs in a bucket.
 """
 
 import os
-import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -28,11 +26,11 @@ from shardvar.errors import (
     StorageError,
 )
 from shardvar.formats.unfinished import share_name
-from shardvar.storage.requests import FolderListing, Head
+from shardvar.storage.requests import Head
 from shardvar.verbs.locate import find_target
 from shardvar.verbs.together import fence
 from shardvar.verbs.together.run import END, INDEX, Run
-from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
+from spec_tests.helpers.memory_bucket import CountingBucket, in_bucket
 from spec_tests.helpers.share_model import DEFECTS, search
 from spec_tests.helpers.share_stage import (
     Stage,
@@ -42,7 +40,8 @@ from spec_tests.helpers.share_stage import (
     tensors_of,
     violation,
 )
-from spec_tests.helpers.shared_saves import demo_share
+from spec_tests.helpers.shared_saves import demo_share, save_one
+from spec_tests.helpers.step_jobs import in_threads
 from spec_tests.helpers.thoroughness import EXHAUSTIVE
 
 # --- All interleavings of the model
@@ -146,44 +145,15 @@ def together(saves: list[Callable[[], Any]], choose: Callable[[int], int]) -> li
         return bucket.stage.play(saves, choose, 10_000)[0]
 
 
-def test_errors_of_the_merge_reach_every_process() -> None:
-    saves = saves_of(1, 3)
-    saves[1] = lambda: sv.save_shards(
-        "s3://bucket/run/ck",
-        {**tensors_of(1, 1, 3), "x": np.full(4, 9)},
-        process=1,
-        num_processes=3,
-        run="r",
-        timeout=8,
-    )
-    outcomes = together(saves, Random(3).randrange)
-    assert len(set(outcomes)) == 1 and outcomes[0].startswith("InconsistentTensor: The slice")
-    assert "process 1" in outcomes[0]
-
-
 @pytest.mark.parametrize("attempt", [None, "a"])
 @pytest.mark.parametrize("failing", [0, 1, 2])
 def test_a_process_that_fails_before_it_has_a_share_ends_the_attempt_for_all(
     failing: int, attempt: str | None
 ) -> None:
     """At once, in any order. Without an attempt that the caller names, all may save again."""
-    both = [sv.LocalShard(np.zeros((4, 3)), (row, 0), (6, 3)) for row in range(2)]
+    both = {"w": [sv.LocalShard(np.zeros((4, 3)), (row, 0), (6, 3)) for row in range(2)]}
+    options: dict[str, Any] = {"timeout": 100_000, "attempt": attempt}
     for seed in range(5 if not EXHAUSTIVE else 100):
-        first = saves_of(1, 3, timeout=100_000, attempt=attempt)
-        second = saves_of(2, 3, timeout=100_000, attempt=attempt)
-
-        def fails() -> None:
-            sv.save_shards(
-                "s3://bucket/run/ck",
-                {"w": both},
-                process=failing,
-                num_processes=3,
-                run="r",
-                timeout=100_000,
-                attempt=attempt,
-            )
-
-        first[failing] = fails
         told: list[str] = []
 
         def again(save: Callable[[], Any], next_save: Callable[[], Any]) -> None:
@@ -193,38 +163,34 @@ def test_a_process_that_fails_before_it_has_a_share_ends_the_attempt_for_all(
             if attempt is None:
                 next_save()
 
-        saves = [partial(again, *pair) for pair in zip(first, second, strict=True)]
+        pairs = zip(
+            saves_of(1, 3, held={failing: both}, **options), saves_of(2, 3, **options), strict=True
+        )
+        saves = [partial(again, *pair) for pair in pairs]
         assert together(saves, Random(seed).randrange) == ["done"] * 3, seed
         assert len([each for each in told if each.startswith(f"process {failing}: ")]) == 2
 
 
 def test_a_process_that_fails_before_any_other_has_begun_raises_its_error_in_time() -> None:
-    names: dict[str, Any] = {"process": 1, "num_processes": 3, "run": "r", "timeout": 8}
     bad: Any = {7: 1}
-    (outcome,) = together(
-        [lambda: sv.save_shards("s3://bucket/run/ck", bad, **names)], Random(0).randrange
-    )
+    (outcome,) = together(saves_of(1, 3, held={1: bad})[1:2], Random(0).randrange)
     assert outcome == "ArgumentError: The key 7 is a int. Keys are strings."
 
 
 def test_processes_that_are_alive_after_an_error_may_save_again_in_any_order() -> None:
-    """Process 1 sees the call of the attempt that failed first, and must not answer it again."""
+    """Process 1 sees the call of the attempt that failed first, and must not answer it again. The
+    error of the merge reaches every process."""
 
-    def again(tries: list[Callable[[], Any]]) -> Callable[[], None]:
-        def saves() -> None:
-            with pytest.raises(InconsistentTensor):
-                tries[0]()
-            tries[1]()
+    def again(save: Callable[[], Any], next_save: Callable[[], Any]) -> None:
+        with pytest.raises(InconsistentTensor, match="^The slice .*process 1"):
+            save()
+        next_save()
 
-        return saves
-
+    other = {**tensors_of(1, 1, 3), "x": np.full(4, 9)}
     for seed in range(10 if not EXHAUSTIVE else 200):
-        first, second = saves_of(1, 3, timeout=1000), saves_of(2, 3, timeout=1000)
-        other = {**tensors_of(1, 1, 3), "x": np.full(4, 9)}
-        first[1] = lambda other=other: sv.save_shards(
-            "s3://bucket/run/ck", other, process=1, num_processes=3, run="r", timeout=1000
-        )
-        saves = [again([first[each], second[each]]) for each in range(3)]
+        first = saves_of(1, 3, held={1: other}, timeout=1000)
+        second = saves_of(2, 3, timeout=1000)
+        saves = [partial(again, *pair) for pair in zip(first, second, strict=True)]
         draw = Random(seed).choices
         outcomes = together(saves, lambda number, draw=draw: max(draw(range(number), k=3)))  # type: ignore[misc]
         assert outcomes == ["done"] * 3, seed
@@ -272,10 +238,10 @@ def test_processes_that_disagree_on_their_number_all_get_an_error() -> None:
 
 def test_shares_of_another_attempt_are_not_seen(tmp_path: Path) -> None:
     path, run = tmp_path / "ck", {"num_processes": 2, "run": "1"}
-    sv.save_shards(path, demo_share(1, 0, 2), process=0, attempt="a", commit=False, **run)
+    first, second = ([demo_share(seed, process, 2) for process in range(2)] for seed in (1, 2))
+    save_one(path, first, 0, attempt="a")
     for process in (1, 0):
-        share = demo_share(2, process, 2)
-        sv.save_shards(path, share, process=process, attempt="b", commit=False, **run)
+        save_one(path, second, process, attempt="b")
     with pytest.raises(IncompleteCheckpoint, match="Process 1 of 2 did not save"):
         sv.commit_shards(path, attempt="a", **run)
     for _ in range(2):
@@ -304,79 +270,30 @@ def test_processes_that_know_their_attempt_wait_and_commit_in_any_order() -> Non
 # --- Cost
 
 
-class CountedBucket(MemoryBucket):
-    """A bucket that counts requests and bytes."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.requests: Counter[str] = Counter()
-        self.moved: Counter[str] = Counter()
-
-    def note(self, what: str, nbytes: int = 0) -> None:
-        with self.lock:
-            self.requests[what] += 1
-            self.moved[threading.current_thread().name] += nbytes
-
-    def head(self, key: str) -> Head:
-        if not self.lock._is_owned():
-            self.note("head")
-        return super().head(key)
-
-    def listing(self, key: str) -> FolderListing:
-        self.note("list")
-        return super().listing(key)
-
-    def read(self, key: str, head: Head, start: int, nbytes: int) -> memoryview:
-        self.note("get", nbytes)
-        return super().read(key, head, start, nbytes)
-
-    def change(self, what: str, do: Callable[[], None]) -> None:
-        self.note(what.partition(" ")[0])
-        super().change(what, do)
-
-
 @pytest.mark.parametrize("form", ["shardvar", "torch"])
 @pytest.mark.parametrize("count", [4, *[64] * EXHAUSTIVE])
 def test_the_requests_of_a_save_grow_with_the_processes_and_no_data_pass_through_one(
     form: str, count: int
 ) -> None:
     """At most ten requests a process and some for the commit, no copy, each replica written once."""
-    bucket, url = CountedBucket(), f"s3://bucket/run/{form}"
+    bucket, url = CountingBucket(), f"s3://bucket/run/{form}"
     table = np.random.default_rng(1).standard_normal((count, 20_000))
     replica = np.arange(30_000.0)
-    errors: list[BaseException] = []
-
-    def save(process: int) -> None:
-        mine = {
-            "w": sv.LocalShard(table[process : process + 1], (process, 0), table.shape),
-            "x": replica,
-        }
-        try:
-            sv.save_shards(
-                url, mine, process=process, num_processes=count, run="r", format=form, timeout=120
-            )
-        except BaseException as error:  # noqa: BLE001 - shown below
-            errors.append(error)
-
+    shares: list[dict[str, Any]] = [
+        {"w": sv.LocalShard(table[row : row + 1], (row, 0), table.shape), "x": replica}
+        for row in range(count)
+    ]
+    options: dict[str, Any] = {"format": form, "timeout": 120, "commit": True}
     with in_bucket(bucket):
         for _ in range(2):  # a new checkpoint, and one in its place
-            bucket.requests.clear()
-            bucket.moved.clear()
-            threads = [
-                threading.Thread(target=save, args=(each,), name=f"process {each}")
-                for each in range(count)
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            assert not errors
-            assert bucket.requests["copy"] == 0
-            assert bucket.requests.total() <= 10 * count + 8, bucket.requests
+            bucket.counts.clear()
+            bucket.ranges.clear()
+            told = in_threads(range(count), lambda each: save_one(url, shares, each, **options))
+            assert not [each for each in told.values() if isinstance(each, Exception)]
+            assert bucket.counts["copy"] == 0
+            assert bucket.counts.total() <= 10 * count + 8, bucket.counts
             nbytes = table.nbytes + replica.nbytes
-            others = [f"process {each}" for each in range(1, count)]
-            committer = sum(n for name, n in bucket.moved.items() if name not in others)
-            assert committer <= nbytes / 100
+            assert sum(size for _, size in bucket.ranges) <= nbytes / 100
             stored = sum(map(len, bucket.files.values()))
             assert nbytes <= stored <= nbytes * 1.01 + 1000 * count
         assert np.array_equal(sv.load(url)["w"], table)
@@ -384,13 +301,12 @@ def test_the_requests_of_a_save_grow_with_the_processes_and_no_data_pass_through
 
 
 def test_replicas_that_process_0_holds_are_compared_though_not_written(tmp_path: Path) -> None:
-    path, options = tmp_path / "ck", {"num_processes": 2, "run": "1"}
-    sv.save_shards(path, {"x": np.zeros(1000)}, process=0, commit=False, **options)
-    sv.save_shards(path, {"x": np.ones(1000)}, process=1, commit=False, **options)
-    data = [(tmp_path / name).stat().st_size for name in os.listdir(tmp_path) if "data" in name]
-    assert data == [8000]
+    shares = [{"x": np.zeros(1000)}, {"x": np.ones(1000)}]
+    for process in range(2):
+        save_one(tmp_path / "ck", shares, process)
+    assert [each.stat().st_size for each in tmp_path.glob("*data*")] == [8000]
     with pytest.raises(InconsistentTensor, match="other values in process 1 than in process 0"):
-        sv.commit_shards(path, **options)
+        sv.commit_shards(tmp_path / "ck", num_processes=2, run="1")
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"class": "commit", "class": "commit"}', "1", ""])

@@ -4,7 +4,6 @@ whose fault it is."""
 import os
 import re
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import shardvar as sv
 from shardvar.errors import (
     ArgumentError,
     ArgumentTypeError,
-    CorruptCheckpoint,
     IncompleteCheckpoint,
     InconsistentTensor,
     LayoutError,
@@ -27,13 +25,14 @@ from shardvar.errors import (
 )
 from shardvar.storage.local import LocalStorage
 from shardvar.storage.posix import LocalReadableFile
-from spec_tests.helpers.damage import flip
 from spec_tests.helpers.shared_saves import (
     demo_share,
     demo_tensors,
     save_all,
+    save_one,
     start_process,
 )
+from spec_tests.helpers.step_jobs import together
 
 FINISHED = re.compile(r"ck\.svindex|ck\.svdata-[0-9a-f]{16}-\d{5}-of-\d{5}")
 
@@ -102,53 +101,38 @@ def test_a_process_may_make_the_folder_after_another_has_begun(later: int, tmp_p
         if process == later:
             time.sleep(0.3)
             folder.mkdir()
-        shard = {"w": rows(2 * process, 2 * process + 2)}
-        sv.save_shards(folder, shard, process=process, num_processes=2, run="1", timeout=60)
+        save_one(folder, [{"w": rows(0, 2)}, {"w": rows(2, 4)}], process, commit=True, timeout=60)
 
-    with ThreadPoolExecutor(2) as pool:
-        for _ in pool.map(save, range(2)):
-            pass
+    assert together(2, save) == [None, None]
     assert sv.load(folder)["w"].shape[0] == 4
     assert [*tmp_path.glob("*.svindex")] == [folder.with_suffix(".svindex")] * later
 
 
 def test_processes_that_did_not_save_are_named(tmp_path: Path) -> None:
+    shares = [demo_share(1, process, 5) for process in range(5)]
     for process in (0, 3):
-        share = demo_share(1, process, 5)
-        sv.save_shards(
-            tmp_path / "ck", share, process=process, num_processes=5, run="1", commit=False
-        )
+        save_one(tmp_path / "ck", shares, process)
     with pytest.raises(
         IncompleteCheckpoint, match=r"Processes 1, 2 and 4 of 5 did not save within 0.1 s"
     ):
         sv.commit_shards(tmp_path / "ck", num_processes=5, run="1", timeout=0.1)
 
 
-def test_of_replicas_that_differ_the_lowest_process_counts_if_the_caller_says_so(
-    tmp_path: Path,
-) -> None:
-    shares: list[dict[str, Any]] = [{"w": np.full(3, process)} for process in range(3)]
-    save_all(tmp_path / "ck", shares, "1", replicas="first")
-    assert sv.load(tmp_path / "ck")["w"].tolist() == [0, 0, 0]
-    with pytest.raises(ArgumentError, match="replicas='last' is not a way"):
-        save_all(tmp_path / "ck", shares, "2", replicas="last")
-
-
 def test_processes_that_disagree_on_their_number_are_refused_before_they_write(
     tmp_path: Path,
 ) -> None:
-    save = {"run": "1", "commit": False}
-    sv.save_shards(tmp_path / "ck", demo_share(1, 0, 2), process=0, num_processes=2, **save)
+    two, three = ([demo_share(1, process, n) for process in range(n)] for n in (2, 3))
+    save_one(tmp_path / "ck", two, 0)
     before = os.listdir(tmp_path)
     with pytest.raises(
         ArgumentError, match=r"Process 0 of the run '1' of .*ck is one of 2, not 3\."
     ):
-        sv.save_shards(tmp_path / "ck", demo_share(1, 1, 3), process=1, num_processes=3, **save)
+        save_one(tmp_path / "ck", three, 1)
     (mark,) = set(os.listdir(tmp_path)) - set(before)
     assert mark.endswith(".end")
     # The run is poisoned, also for the one that came first.
     with pytest.raises(ArgumentError, match="is one of 2, not 3"):
-        sv.save_shards(tmp_path / "ck", demo_share(1, 1, 2), process=1, num_processes=2, **save)
+        save_one(tmp_path / "ck", two, 1)
 
 
 def test_a_run_whose_share_another_writer_removes_while_it_is_written_loses(
@@ -200,35 +184,18 @@ def test_a_writer_that_holds_the_checkpoint_is_waited_for(tmp_path: Path) -> Non
     save_all(tmp_path / "ck", shares, "2")
 
 
-def test_a_share_whose_index_is_damaged_is_not_committed(tmp_path: Path) -> None:
-    path = tmp_path / "ck"
-    sv.save_shards(path, demo_share(1, 0, 1), process=0, num_processes=1, run="1", commit=False)
-    index = next(tmp_path.glob("*.svindex"))
-    flip(index, 100)
-    with pytest.raises(CorruptCheckpoint, match="00000-of-00001"):
-        sv.commit_shards(path, num_processes=1, run="1")
-
-
 def test_metadata_of_all_processes_are_kept_and_may_not_differ(tmp_path: Path) -> None:
-    path = tmp_path / "ck"
-    for process, metadata in enumerate([{"step": "7"}, {"step": "7", "loss": "0.5"}]):
-        options: dict[str, Any] = {
-            "num_processes": 2,
-            "run": "1",
-            "metadata": metadata,
-            "commit": process == 1,
-        }
-        sv.save_shards(path, demo_share(1, process, 2), process=process, **options)
+    path, shares = tmp_path / "ck", [demo_share(1, process, 2) for process in range(2)]
+    save_one(path, shares, 0, metadata={"step": "7"})
+    save_one(path, shares, 1, metadata={"step": "7", "loss": "0.5"}, commit=True)
     with sv.open_checkpoint(path) as reader:
         assert reader.metadata.user == {"step": "7", "loss": "0.5"}
         assert reader.metadata.description == "One file for each process."
-    sv.save_shards(
-        path, {}, process=0, num_processes=2, run="2", metadata={"step": "8"}, commit=False
-    )
+    save_one(path, shares, 0, run="2", metadata={"step": "8"})
     with pytest.raises(
         ArgumentError, match="The metadata 'step' are '8' in process 0 and '9' in process 1"
     ):
-        sv.save_shards(path, {}, process=1, num_processes=2, run="2", metadata={"step": "9"})
+        save_one(path, shares, 1, run="2", metadata={"step": "9"}, commit=True)
 
 
 @pytest.mark.parametrize(
@@ -244,6 +211,7 @@ def test_metadata_of_all_processes_are_kept_and_may_not_differ(tmp_path: Path) -
         ({"timeout": float("nan")}, ArgumentTypeError, "timeout is nan"),
         ({"num_processes": 0}, ArgumentError, "num_processes=0 is not"),
         ({"num_processes": 100_000}, ArgumentError, "num_processes=100000 is not"),
+        ({"replicas": "last"}, ArgumentError, "replicas='last' is not a way"),
         ({"run": ""}, ArgumentError, "The name of the run is empty"),
         ({"run": 7}, ArgumentError, "names of runs are strings"),
         ({"format": "npz"}, UnsupportedError, "npz cannot be written by several processes.*sv.reshard"),

@@ -144,6 +144,7 @@ MANY_FILES: dict[str, tuple[str, dict[str, Any]]] = {
 """Targets of a file for each tensor, or each slice, or two tensors."""
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("portion", [200_000, files._PORTION_NBYTES])
 @pytest.mark.parametrize("where", ["disk", "bucket"])
 @pytest.mark.parametrize("form", MANY_FILES)

@@ -39,7 +39,7 @@ from shardvar.verbs.training.step_records import (
 )
 from spec_tests.helpers.damage import flip
 from spec_tests.helpers.memory_bucket import CountingBucket, MemoryBucket, in_bucket
-from spec_tests.helpers.step_jobs import ROWS, Divided, run_job, table, together
+from spec_tests.helpers.step_jobs import ROWS, Divided, table, together
 from spec_tests.helpers.thoroughness import EXHAUSTIVE
 
 W = {"w": np.ones(3)}
@@ -59,10 +59,23 @@ def saved(folder: Any, *numbers: int, **options: Any) -> sv.SavedSteps:
     return steps
 
 
-def restored(folder: Path) -> sv.SavedSteps:
-    steps = sv.SavedSteps(folder)
+def restored(folder: Path, **options: Any) -> sv.SavedSteps:
+    steps = sv.SavedSteps(folder, **options)
     steps.restore()
     return steps
+
+
+def linked(folder: Path) -> Path:
+    link = folder.parent / f"{folder.name}-link"
+    link.symlink_to(folder)
+    return link
+
+
+WITHOUT_BASE: Any = SimpleNamespace(
+    save=lambda path, state, run, metadata: sv.save(path, state, metadata=metadata),
+    load=sv.load,
+    processes=lambda: (0, 1),
+)
 
 
 def numbers(steps: sv.SavedSteps) -> list[int]:
@@ -316,6 +329,19 @@ def test_files_of_the_user_stay(tmp_path: Path) -> None:
         (lambda d: restored(d).save(3, {}, [0.5]), ArgumentTypeError, "is not a number"),
         (lambda d: restored(d).save(1, {}), ArgumentError, "Step 1 does not come after step 2"),
         (lambda d: sv.SavedSteps(d).save(2, {}), ArgumentError, "Restore before you save"),
+        (
+            lambda d: restored(d, using=WITHOUT_BASE).save(3, W, incremental=True),
+            UnsupportedError,
+            "has no argument base",
+        ),
+        (lambda d: sv.SavedSteps(d, durable=d), ArgumentError, "cannot hold copies"),
+        (lambda d: sv.SavedSteps(d, durable=f"{d}/"), ArgumentError, "cannot hold copies"),
+        (lambda d: sv.SavedSteps(d, durable=linked(d)), ArgumentError, "cannot hold copies"),
+        (
+            lambda d: sv.SavedSteps(d, durable=sv.SavedSteps(d / "copies", name="checkpoint")),
+            ArgumentError,
+            "same name=",
+        ),
         (lambda d: saved(d / "step-2.svindex", 1), StorageError, "step-2.svindex"),
     ],
 )
@@ -441,28 +467,7 @@ def test_an_incremental_step_reads_no_values_of_the_first_one() -> None:
         assert sum(nbytes for _, nbytes in bucket.ranges) < 10**4
 
 
-def test_a_function_without_a_base_saves_no_incremental_steps(tmp_path: Path) -> None:
-    using = SimpleNamespace(
-        save=lambda path, state, run, metadata: sv.save(path, state, metadata=metadata),
-        load=sv.load,
-        processes=lambda: (0, 1),
-    )
-    with pytest.raises(UnsupportedError, match="has no argument base"):
-        sv.SavedSteps(tmp_path, using=using).save(1, W, incremental=True)
-    assert os.listdir(tmp_path) == []
-
-
 # Several processes
-
-
-def test_processes_save_and_restore_the_same_steps(tmp_path: Path) -> None:
-    told = run_job(tmp_path, 3, until=4, rules={"keep_last": 1, "keep_best": 1})
-    assert told == [[["restored", None], *(["saved", number] for number in range(1, 5))]] * 3
-    assert numbers(sv.SavedSteps(tmp_path)) == [1, 4]
-    assert not [name for name in os.listdir(tmp_path) if not name.startswith("step-")]
-    told = run_job(tmp_path, 2, until=6, rules={"keep_last": 1, "keep_best": 1})
-    assert told == [[["restored", 4], ["saved", 5], ["saved", 6]]] * 2
-    assert numbers(sv.SavedSteps(tmp_path)) == [5, 6]
 
 
 @pytest.mark.parametrize("slow", [0, 2, None])
@@ -730,12 +735,3 @@ def test_a_step_stays_until_it_is_copied_or_a_newer_one_is_to_be(tmp_path: Path)
         job.wait()
         # The first copy was under way; of the steps after it, the last one was awaited.
         assert tiers.numbers() == ([4], [1, 4])
-
-
-def test_the_second_place_of_steps_is_another_one(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tmp_path)
-    for same in (tmp_path, f"{tmp_path}/", tmp_path / "link"):
-        with pytest.raises(ArgumentError, match="cannot hold copies"):
-            sv.SavedSteps(tmp_path, durable=same)
-    with pytest.raises(ArgumentError, match="same name="):
-        sv.SavedSteps(tmp_path, durable=sv.SavedSteps(tmp_path / "copies", name="checkpoint"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
@@ -27,6 +27,7 @@ from shardvar.errors import (
 from shardvar.formats.table import all_formats, format_named
 from spec_tests.helpers.damage import flip
 from spec_tests.helpers.shared_saves import Shares, divided, save_all, save_one
+from spec_tests.helpers.thoroughness import stride
 from spec_tests.verbs.test_shares import rows
 
 PATHS = {
@@ -115,6 +116,7 @@ def test_one_save_follows_another_and_leaves_nothing_of_it(form: str, tmp_path: 
 
 
 @pytest.mark.parametrize("form", ["shardvar", "tensorflow", "torch"])
+@settings(max_examples=24 // stride(2))
 @given(data=st.data())
 def test_any_division_over_processes_is_the_checkpoint_that_one_save_writes(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, form: str

@@ -6,10 +6,12 @@ many orders. And what it costs in a bucket.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from random import Random
+from threading import Semaphore
 from typing import Any
 
 import numpy as np
@@ -23,9 +25,11 @@ from shardvar.errors import (
     OverlappingSlices,
     StorageError,
 )
+from shardvar.planning.index import Metadata
 from shardvar.verbs.locate import find_target
 from shardvar.verbs.together import fence
-from shardvar.verbs.together.run import END, Run
+from shardvar.verbs.together.run import END, Run, SaveOptions, find_run
+from shardvar.verbs.together.shares import save_with_objects
 from spec_tests.helpers.memory_bucket import CountingBucket, in_bucket
 from spec_tests.helpers.share_model import DEFECTS, search
 from spec_tests.helpers.share_stage import (
@@ -275,3 +279,63 @@ def test_an_end_that_is_damaged_is_an_error_of_ours(text: str, tmp_path: Path) -
     run = Run(find_target(tmp_path / "model", None, "shardvar"), "7", 2)
     run.target.storage.create_once(run.mark("0" * 32, END), text.encode())
     assert isinstance(fence.read_end(run, "0" * 32), StorageError)
+
+
+# --- A job that has failed in a save, and starts again under the name of the run
+
+TABLE = np.arange(12.0)
+
+
+class Group(dict[str, str]):
+    """The processes of one job, none of which ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.questions = Semaphore(0)
+
+    def tell(self, key: str, text: str) -> None:
+        self[key] = text
+
+    def told(self, key: str) -> str | None:
+        self.questions.release()
+        return self.get(key)
+
+    def ended(self, processes: Sequence[int]) -> list[int]:
+        return []
+
+
+def save_rows(path: Path, process: int, count: int, group: Group, timeout: float) -> None:
+    rows = len(TABLE) // count
+    start = process * rows
+    shard = sv.LocalShard(TABLE[start : start + rows], offset=(start,), full_shape=TABLE.shape)
+    options = SaveOptions(timeout=timeout)
+    run = find_run(path, "step-7", count, None, peers=group, options=options)
+    save_with_objects(run, process, {"table": shard}, Metadata())
+
+
+@pytest.mark.parametrize(("before", "count"), [(2, 2), (3, 2), (2, 3)])
+def test_a_new_job_is_not_told_the_error_of_the_one_before(
+    before: int, count: int, tmp_path: Path
+) -> None:
+    """Also if its processes look before process 0 begins, and are of another number."""
+    with pytest.raises(IncompleteCheckpoint, match="did not save within"):
+        save_rows(tmp_path / "ck", 0, before, Group(), 0.01)
+    group = Group()
+    with ThreadPoolExecutor(count) as pool:
+        others = [
+            pool.submit(save_rows, tmp_path / "ck", process, count, group, 30)
+            for process in range(1, count)
+        ]
+        for _ in others:
+            group.questions.acquire(timeout=5)
+        save_rows(tmp_path / "ck", 0, count, group, 30)
+        assert [each.result() for each in others]
+    assert (sv.load(tmp_path / "ck")["table"] == TABLE).all() and sv.verify(tmp_path / "ck").ok
+    assert len([*tmp_path.iterdir()]) == 1 + count
+
+
+def test_a_process_that_is_late_is_told_the_error_of_its_own_job(tmp_path: Path) -> None:
+    group = Group()
+    for process, timeout in ((0, 0.01), (1, 3600)):
+        with pytest.raises(IncompleteCheckpoint, match="Process 1 of 2 did not save"):
+            save_rows(tmp_path / "ck", process, 2, group, timeout)

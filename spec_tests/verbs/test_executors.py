@@ -27,7 +27,7 @@ import shardvar as sv
 from shardvar._version import __version__
 from shardvar.cli import main
 from shardvar.engine import files as files_module
-from shardvar.engine.files import FileTask, restore_rows, run_each, run_task, shrink_task
+from shardvar.engine.files import FileTask, run_each, shrink_task
 from shardvar.errors import (
     AccessDenied,
     ArgumentTypeError,
@@ -135,31 +135,15 @@ def test_a_task_without_the_rows_of_others_writes_the_same_bytes(
     after: int,
     files: int,
 ) -> None:
+    """Its checksums too, which are in the index."""
     place = tmp_path_factory.mktemp("tasks")
     sv.save(place / "ck", tensors, partition=before)
-    seen: list[FileTask] = []
-
-    def run_both(tasks: list[FileTask], source: Any, *_rest: Any) -> Any:
-        for task in tasks:
-            seen.append(task)
-            small, rows = shrink_task(task)
-            assert set(task.plan.copies.source.tolist()) <= set(rows.tolist())
-            with pytest.MonkeyPatch.context() as inner:
-                inner.setattr("shardvar.engine.files.run_each", run_each)
-                report, other = run_task(small, source), run_task(task, source)
-            found = restore_rows(report, rows)
-            assert np.array_equal(found.checksums.payload, other.checksums.payload)
-            assert np.array_equal(found.checksums.runs, other.checksums.runs)
-            assert sorted(found.parts.table().tolist()) == sorted(other.parts.table().tolist())
-            yield task, other
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("shardvar.engine.files.run_each", run_both)
-        report = sv.reshard(
-            place / "ck", place / "out", partition=after, policy=BalancedPolicy(files)
-        )
-    assert len(seen) == report.num_files
-    assert sv.diff(place / "ck", place / "out").equal
+    options: dict[str, Any] = {"partition": after, "policy": BalancedPolicy(files)}
+    for name, executor in (("here", None), ("there", Inline())):
+        report = sv.reshard(place / "ck", place / name / "out", executor=executor, **options)
+    assert executor is not None and len(executor.calls) == report.num_files
+    assert snapshot(place / "here") == snapshot(place / "there")
+    assert sv.diff(place / "ck", place / "there" / "out").equal
 
 
 def test_the_tasks_of_a_plan_are_together_as_large_as_the_plan(

@@ -2,7 +2,6 @@
 whoever held it before, and everything else is written."""
 
 import hashlib
-import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -27,14 +26,12 @@ from shardvar.wire.crc import CRC32C
 from spec_tests.helpers.damage import flip
 from spec_tests.helpers.incremental_stage import are_equal, assert_whole, strays
 from spec_tests.helpers.shared_saves import (
-    demo_share,
-    demo_tensors,
     given_as,
     save_all,
     save_one,
     shard_of,
 )
-from spec_tests.helpers.thoroughness import phase, stride
+from spec_tests.helpers.thoroughness import stride
 
 LEAF = 1 << 20
 MAKING = ("array", "columns", "lazy", "rows")
@@ -360,20 +357,3 @@ def test_a_share_with_a_note_that_is_none_is_refused(tmp_path: Path) -> None:
         with pytest.raises((ValueError, TypeError, AttributeError)):
             share_hashes.BaseNote.of(values)
     assert share_hashes.BaseNote.of(["a", "0", [2]]) == ("a", "0", (2,))
-
-
-def test_two_jobs_save_from_one_base_at_the_same_time(tmp_path: Path) -> None:
-    base = tmp_path / "base"
-    shares = [demo_share(1, process, 2) for process in range(2)]
-    save_all(base, shares, "1")
-    orders = [*itertools.permutations([("a", 0), ("a", 1), ("b", 0), ("b", 1)])]
-    for order in orders[phase(5) :: stride(5)]:
-        seen: set[str] = set()
-        for name, process in order:
-            options = {"commit": name in seen, "base": base, "timeout": 5}
-            save_one(tmp_path / name, shares, process, **options)
-            seen.add(name)
-        assert_whole(tmp_path, {name: demo_tensors(1) for name in ("base", "a", "b")})
-        sv.remove(tmp_path / "a")
-        sv.remove(tmp_path / "b")
-    assert strays(tmp_path) == set()

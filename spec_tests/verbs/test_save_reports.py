@@ -21,24 +21,32 @@ from shardvar.errors import (
     TargetExists,
     UnsupportedError,
 )
-from shardvar.verbs import background
+from shardvar.verbs import background as background_module
 from shardvar.verbs.background import Aftercare, Staging, Turn, start_save
 from shardvar.verbs.reports import WriteReport
 from shardvar.verbs.training.step_records import Arrays
 
-WAYS = False, True, "process"
+
+@pytest.fixture(params=[False, True, "process"])
+def background(request: pytest.FixtureRequest) -> Any:
+    """The ways of a save."""
+    return request.param
+
+
 STATE = {"w": np.ones(1000)}
 
 
-def save(path: Path, background: bool | str, **options: Any) -> Any:
+def save(path: Path, background: Any, **options: Any) -> Any:
     made = Arrays().save(str(path), STATE, run="1", background=background, **options)
     return made.result() if background else made
 
 
-@pytest.mark.parametrize("background", WAYS)
-def test_a_report_has_the_seconds_and_the_callback_gets_it(
-    background: bool | str, tmp_path: Path
-) -> None:
+def save_step(steps: sv.SavedSteps, number: int, background: Any) -> Any:
+    made = steps.save(number, STATE, background=background)
+    return made.result() if background else made
+
+
+def test_a_report_has_the_seconds_and_the_callback_gets_it(background: Any, tmp_path: Path) -> None:
     heard: list[Any] = []
     report = save(tmp_path / "m", background, on_saved=heard.append)
     assert heard == [report] and heard[0] is report and report.error is None
@@ -60,9 +68,8 @@ def test_the_wait_for_the_save_before_blocks(tmp_path: Path) -> None:
     assert first.result().blocked_seconds < 0.3 <= second.blocked_seconds + 0.1
 
 
-@pytest.mark.parametrize("background", WAYS)
 def test_a_failure_is_a_warning_and_a_report_and_the_next_save_works(
-    background: bool | str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    background: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     path, heard = tmp_path / "file" / "m", list[Any]()
@@ -79,8 +86,7 @@ def test_a_failure_is_a_warning_and_a_report_and_the_next_save_works(
     assert save(path, background, on_error="warn").error is None and sv.load(path).keys() == {"w"}
 
 
-@pytest.mark.parametrize("background", WAYS)
-def test_errors_of_the_program_are_raised(background: bool | str, tmp_path: Path) -> None:
+def test_errors_of_the_program_are_raised(background: Any, tmp_path: Path) -> None:
     for options in ({"format": "x"}, {"metadata": {"a": 1}}, {"partition": 0}):
         with pytest.raises(ArgumentError):
             save(tmp_path / "m", background, on_error="warn", **options)
@@ -100,44 +106,35 @@ def test_the_failures_that_a_training_survives_are_of_the_machine() -> None:
     assert not Aftercare().is_borne(StorageError("x"))
 
 
-@pytest.mark.parametrize("background", WAYS)
 def test_steps_go_on_after_one_that_failed(
-    background: bool | str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    background: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The place of a step is taken, and then the directory itself."""
     directory, heard = tmp_path / "run", list[Any]()
     steps = sv.SavedSteps(directory, keep_last=1, on_error="warn", on_saved=heard.append)
 
-    def step(number: int) -> Any:
-        made = steps.save(number, STATE, background=background)
-        return made.result() if background else made
-
-    assert step(1).error is None
+    assert save_step(steps, 1, background).error is None
     (directory / "step-2.svindex").mkdir()
-    assert isinstance(step(2).error, StorageError)
+    assert isinstance(save_step(steps, 2, background).error, StorageError)
     steps.wait()
     assert [each.number for each in steps.steps()] == [1]
     (directory / "step-2.svindex").rmdir()
     directory.rename(tmp_path / "away")
     directory.write_text("in the way")
-    assert isinstance(step(3).error, StorageError)
+    assert isinstance(save_step(steps, 3, background).error, StorageError)
     directory.unlink()
     (tmp_path / "away").rename(directory)
-    assert step(4).error is None
+    assert save_step(steps, 4, background).error is None
     steps.wait()
     assert [each.number for each in steps.steps()] == [4]
     assert [each.error is None for each in heard] == [True, False, False, True]
-    failures = [
-        each.getMessage() for each in caplog.records if "was not saved" in each.getMessage()
-    ]
-    assert len(failures) == 2
+    assert caplog.text.count("was not saved") == 2
     with pytest.raises(ArgumentError, match="Step 2 does not come after step 4"):
-        step(2)
+        save_step(steps, 2, background)
 
 
-@pytest.mark.parametrize("background", WAYS)
 def test_a_copy_is_durable_when_it_is_whole_in_the_second_place(
-    background: bool | str, tmp_path: Path
+    background: Any, tmp_path: Path
 ) -> None:
     heard = list[tuple[int, float, float]]()
 
@@ -148,16 +145,14 @@ def test_a_copy_is_durable_when_it_is_whole_in_the_second_place(
 
     steps = sv.SavedSteps(tmp_path / "here", durable=tmp_path / "there", on_saved=hear)
     for number in (1, 2):
-        made = steps.save(number, STATE, background=background)
-        report = made.result() if background else made
+        report = save_step(steps, number, background)
         steps.wait()
         assert heard[-1][0] == number
         assert heard[-1][1] == report.blocked_seconds and heard[-1][2] > report.durable_seconds
 
 
-@pytest.mark.parametrize("background", WAYS)
 def test_a_copy_that_fails_keeps_the_training_only_if_it_may(
-    background: bool | str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    background: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "there").write_text("in the way")
     (tmp_path / "here").mkdir()
@@ -165,8 +160,7 @@ def test_a_copy_that_fails_keeps_the_training_only_if_it_may(
     places: dict[str, Any] = {"directory": tmp_path / "here", "durable": tmp_path / "there"}
     steps = sv.SavedSteps(**places, on_error="warn", on_saved=heard.append)
     for number in (1, 2):
-        made = steps.save(number, STATE, background=background)
-        assert (made.result() if background else made).error is None
+        assert save_step(steps, number, background).error is None
         steps.wait()
     lines = [each.getMessage().partition(" was not written")[0] for each in caplog.records]
     assert lines == [f"{tmp_path}/there/step-{number}" for number in (1, 2)] and not heard
@@ -212,7 +206,7 @@ def test_places_are_apart_and_aligned(rounds: list[list[int]]) -> None:
 def test_memory_is_kept_while_it_fits_and_given_back_when_it_is_much_larger(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(background, "_PORTION_NBYTES", 10)
+    monkeypatch.setattr(background_module, "_PORTION_NBYTES", 10)
     made: list[int] = []
 
     def new(nbytes: int) -> Any:
@@ -242,7 +236,7 @@ def test_values_that_take_more_than_the_most_are_refused() -> None:
 )
 def test_what_is_copied_equals_the_values(shapes: list[tuple[int, ...]], portion: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(background, "_PORTION_NBYTES", portion)
+        patch.setattr(background_module, "_PORTION_NBYTES", portion)
         values = [np.arange(np.prod(shape), dtype=np.int16).reshape(shape).T for shape in shapes]
         copies = Staging().copy(values)
     assert all(map(np.array_equal, copies, values))

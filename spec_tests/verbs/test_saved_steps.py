@@ -1,6 +1,5 @@
-"""sv.SavedSteps: the rules, one process with bad input, and jobs of several processes."""
+"""sv.SavedSteps: one process with bad input, and jobs of several processes."""
 
-import math
 import os
 import shutil
 import threading
@@ -13,8 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.errors import (
@@ -33,12 +30,10 @@ from shardvar.verbs.training.resuming import Meetings
 from shardvar.verbs.training.step_records import (
     RestoredStep,
     SavedStep,
-    StepRules,
-    best_steps,
-    plan_removal,
 )
 from spec_tests.helpers.damage import flip
 from spec_tests.helpers.memory_bucket import CountingBucket, MemoryBucket, in_bucket
+from spec_tests.helpers.shared_saves import save_one
 from spec_tests.helpers.step_jobs import ROWS, Divided, table, together
 from spec_tests.helpers.thoroughness import EXHAUSTIVE
 
@@ -92,45 +87,6 @@ def refuse(what: object) -> None:
     raise StorageError(f"{what}: the server does not answer.", "Wait.")
 
 
-# The rules
-
-
-@given(
-    st.dictionaries(st.integers(0, 30), st.none() | st.floats(), max_size=12),
-    st.builds(
-        StepRules,
-        st.none() | st.integers(1, 4),
-        st.none() | st.integers(1, 5),
-        st.integers(0, 3),
-        st.sampled_from(["min", "max"]),
-    ),
-)
-def test_a_step_is_removed_if_no_rule_keeps_it_and_only_then(
-    values: dict[int, float | None], rules: StepRules
-) -> None:
-    gone = plan_removal(values, rules)
-    assert gone == sorted(gone)
-    # Values as ranks: the sign, and of equal values the earlier step.
-    better = {"min": lambda a, b: a < b, "max": lambda a, b: a > b}[rules.mode]
-
-    def beats(one: int, other: int) -> bool:
-        mine, theirs = values[one], values[other]
-        if mine is None or math.isnan(mine):
-            return False
-        return better(mine, theirs) or (mine == theirs and one < other)
-
-    for number, value in values.items():
-        is_last = rules.last is None or sum(each > number for each in values) < rules.last
-        is_every = rules.every is not None and number % rules.every == 0
-        is_known = value is not None and not math.isnan(value)
-        is_best = is_known and sum(beats(each, number) for each in values) < rules.best
-        assert (number in gone) == (not is_last and not is_every and not is_best)
-    if values:
-        assert max(values) not in gone, "a job resumes from the newest"
-    best = best_steps(values, rules, 1)
-    assert all(not beats(each, best[0]) for each in values if best and each != best[0])
-
-
 # One process
 
 
@@ -171,30 +127,30 @@ def test_the_beginning_is_none(tmp_path: Path) -> None:
 def test_a_damaged_step_is_passed_over_and_never_removed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """One that was not finished is passed over too, and saved again."""
     saved(tmp_path, 1, 2, 3)
     damage(tmp_path / "step-3")
     (tmp_path / "step-2.svindex").write_bytes(b"cut off")
+    save_one(tmp_path / "step-4", [W, W], 0, run="step-4")
     steps = sv.SavedSteps(tmp_path, keep_last=1)
     found = steps.restore(verify="full")
     assert isinstance(found, RestoredStep) and isinstance(found, SavedStep)
     assert (found.number, found.loaded["w"][0]) == (1, 1)
-    assert [text.split(": ")[1] for text in caplog.messages] == [
-        "passed over step-2",
-        "passed over step-3",
-    ]
+    told = [text.split(": ")[1] for text in caplog.messages]
+    assert sorted(told) == [f"passed over step-{number}" for number in (2, 3, 4)]
+    assert "passed over step-4: It was not finished" in caplog.text
     save(steps, 4, 5)
     assert numbers(steps) == [5]
     # A restarted job knows it still, and saves that step again when it comes there.
-    again = sv.SavedSteps(tmp_path, keep_last=1)
-    again.restore()
-    again.save(6, W)
+    again = restored(tmp_path, keep_last=1)
+    save(again, 6)
     assert numbers(again) == [6]
     indexes = {name for name in os.listdir(tmp_path) if name.endswith(".svindex")}
     assert indexes == {"step-2.svindex", "step-3.svindex", "step-6.svindex"}
     # It may need any file. Once it is removed, as the warning says, what was kept for it goes.
     assert "may need them: 'step-2.svindex'. Remove or repair these." in caplog.text
     (tmp_path / "step-2.svindex").unlink()
-    again.save(7, W)
+    save(again, 7)
     assert {name.partition(".")[0] for name in os.listdir(tmp_path)} == {"step-3", "step-7"}
 
 
@@ -205,18 +161,6 @@ def test_a_note_of_damage_that_is_no_list_of_numbers_is_passed_over(
     """Another program may have written it."""
     sv.save(tmp_path / "step-1", W, metadata={"shardvar.damaged": text})
     assert numbers(sv.SavedSteps(tmp_path)) == [1]
-
-
-def test_a_save_that_was_killed_is_no_step(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    names: dict[str, Any] = {"process": 0, "num_processes": 2, "run": "step-1", "commit": False}
-    sv.save_shards(tmp_path / "step-1", W, **names)
-    steps = sv.SavedSteps(tmp_path)
-    assert steps.restore() is None
-    assert "passed over step-1: It was not finished" in caplog.text
-    steps.save(1, W)
-    assert sorted(os.listdir(tmp_path))[1:] == ["step-1.svindex"]
 
 
 def test_a_step_that_only_a_later_release_reads_is_not_passed_over(
@@ -251,7 +195,7 @@ def test_a_chosen_step_is_restored_or_an_error(tmp_path: Path) -> None:
     # To go on from an earlier step, the later ones must leave.
     steps = sv.SavedSteps(tmp_path)
     with pytest.raises(ArgumentError, match="Step 2 does not come after step 3"):
-        steps.save(2, W)
+        save(steps, 2)
     sv.remove(steps.path_of(3))
     steps.save(4, W)
     assert numbers(steps) == [2, 4]
@@ -358,16 +302,6 @@ def test_bad_input_is_one_error_and_changes_nothing(
 # Saves in the background, and bases
 
 
-class Later:
-    """A save in progress."""
-
-    def __init__(self, work: Callable[[], Any]) -> None:
-        self.work = work
-
-    def result(self) -> Any:
-        return self.work()
-
-
 class Background:
     """Functions whose save ends when its handle is asked."""
 
@@ -381,7 +315,7 @@ class Background:
         def work() -> Any:
             return sv.save(path, state, **options)
 
-        return Later(work) if background else work()
+        return SimpleNamespace(result=work) if background else work()
 
     load = staticmethod(sv.load)
 
@@ -433,38 +367,14 @@ def test_an_incremental_step_has_the_newest_whole_one_as_its_base(tmp_path: Path
     assert names == [None, "step-1", "step-1", "step-2", "step-2"]
 
 
-def test_incremental_steps_share_what_has_not_changed(
-    tmp_path: Path,
-) -> None:
-    frozen = np.random.default_rng(0).standard_normal(20_000)
-    steps = sv.SavedSteps(tmp_path, keep_last=2, keep_best=1)
-    for number in range(1, 6):
-        tensors = {"frozen": frozen, "w": np.full(5, number)}
-        report = steps.save(number, tensors, float(number), incremental=True)
-        assert report.nbytes == (frozen.nbytes + 40 if number == 1 else 40)
-    assert numbers(steps) == [1, 4, 5]
-    steps = sv.SavedSteps(tmp_path, keep_last=2)
-    assert steps.restore().number == 5
-    steps.save(6, {"frozen": frozen, "w": np.full(5, 6)}, incremental=True)
-    assert numbers(steps) == [5, 6]
-    for step in steps.steps():
-        found = sv.load(step.path)
-        assert np.array_equal(found["frozen"], frozen) and found["w"][0] == step.number
-    # The file that both need has the name of a step that has left.
-    [file] = tmp_path.glob("step-1.*")
-    file.unlink()
-    with pytest.raises(CorruptCheckpoint, match="No step of"):
-        sv.SavedSteps(tmp_path).restore()
-
-
-def test_an_incremental_step_reads_no_values_of_the_first_one() -> None:
-    bucket = MemoryBucket()
-    with in_bucket(bucket):
+def test_an_incremental_step_reads_and_writes_no_values_that_have_not_changed() -> None:
+    with in_bucket(bucket := MemoryBucket()):
         steps = sv.SavedSteps("s3://bucket/run")
         for number in range(2):
             bucket.ranges.clear()
-            steps.save(number, {"w": np.ones(10**5), "n": np.array(number)}, incremental=True)
-        assert sum(nbytes for _, nbytes in bucket.ranges) < 10**4
+            state = {"w": np.ones(10**5), "n": np.array(number)}
+            report = steps.save(number, state, incremental=True)
+        assert sum(nbytes for _, nbytes in bucket.ranges) < 10**4 and report.nbytes == 8
 
 
 # Several processes

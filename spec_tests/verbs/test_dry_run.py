@@ -259,15 +259,16 @@ def test_each_format(
     bucket: CountingBucket, source: str, target: str, how: str, tmp_path: Path
 ) -> None:
     """Where folders are looked at again before a write, a listing more is told."""
-    a, b = f"{URL}/a/m{ENDINGS[source]}", f"{URL}/b/m{ENDINGS[target]}"
-    b, options = str(tmp_path / "b") if how == "on a disk" else b, options_of(target)
-    sv.save(a, NUMBERS, **options_of(source))
+    a, options = f"{URL}/a{ENDINGS[source]}", options_of(target)
+    b = str(tmp_path / "b") if how == "on a disk" else f"{URL}/b/m{ENDINGS[target]}"
+    is_plain = source == "shardvar" and how == "new"
+    sv.save(a, NUMBERS, **({} if is_plain else options_of(source)))
     if how == "replaced":
         sv.save(b, NUMBERS, **options)
     act = lambda dry: sv.reshard(a, b, force=how == "replaced", dry_run=dry, **options)  # noqa: E731
     is_exact = how != "replaced" and source in EXACT and target == "shardvar"
     dry, made = check(bucket, act, is_exact=is_exact)
-    if how == "new" and source == "shardvar":
+    if is_plain:
         extra = sum(dry.requests.values()) - sum(made.values())
         assert extra <= (target in ("zarr", "orbax", "orbax-plain"))
     assert "decode" not in dry.requests
@@ -298,7 +299,7 @@ ACTS: dict[str, Act] = {
     "quantize": resharded("m", quantize="int8", format="safetensors", **NUMBERED),
     "ranks": resharded("w", to="rank_{rank}.safetensors", map=RANKS),
     "union": resharded("m", "w"),
-    "concat": resharded("m", "m", concat={"*": 0}, exclude=["mask", "names"]),
+    "concat": resharded("m", "twice", concat={"*": 0}, exclude=["mask", "names"]),
     "model": resharded("sd/unet"),
     "pipeline": resharded("sd"),
     "carried digests": resharded("digests.safetensors"),
@@ -313,6 +314,7 @@ def stage() -> dict[str, bytes]:
     """What the acts are of: models, one with its digests, a folder of Hugging Face and a pipeline."""
     with in_bucket(made := CountingBucket()):
         sv.save(f"{URL}/m", MODEL)
+        sv.save(f"{URL}/twice", MODEL)
         sv.save(f"{URL}/changed", CHANGED)
         sv.save(f"{URL}/w", {"w": np.arange(64.0).reshape(8, 8)})
         sv.reshard(f"{URL}/m", f"{URL}/digests.safetensors", digest=True, **NUMBERED)

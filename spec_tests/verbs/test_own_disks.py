@@ -24,7 +24,7 @@ from shardvar.errors import (
     StorageError,
     UnsupportedError,
 )
-from spec_tests.helpers.damage import flip
+from spec_tests.helpers.damage import flip_values
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 from spec_tests.helpers.step_jobs import ROWS, Divided, table, together
 from spec_tests.helpers.thoroughness import is_due
@@ -125,11 +125,6 @@ class Cluster:
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardvar.verbs.together.run._BUCKET_SECONDS", (0.01, 0.02, 0.05, 1.5))
-
-
-def damage(path: Path) -> None:
-    [file] = path.parent.glob(f"{path.name}.svdata-*")
-    flip(file)
 
 
 def test_each_process_resumes_from_its_disk_and_a_lost_one_from_the_copy(tmp_path: Path) -> None:
@@ -261,7 +256,7 @@ def test_two_saves_of_a_step_are_never_mixed(tmp_path: Path) -> None:
                 for file in source.parent.glob("step-2.*"):
                     shutil.copy(file, nodes.part(process, 2).parent)
                 if state.endswith("damaged"):
-                    damage(nodes.part(process, 2))
+                    flip_values(nodes.part(process, 2))
         if case[2] is not None:
             nodes.bucket.files |= saves[case[2]][1]
         meeting = Meeting(2)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -180,34 +181,23 @@ def test_ranks_that_do_not_fit_are_refused(
 
 def test_two_indices_may_make_the_rank(tmp_path: Path) -> None:
     """Stages of a pipeline, each cut in two: layers are counted over the stages."""
-    ranks = ranks_of(4, 2)
-    for stage in (0, 2):
-        ranks[stage + 1] = {**ranks[stage + 1], "norm": ranks[stage]["norm"]}
-    ranks[2]["norm"] = ranks[3]["norm"] = ranks[0]["norm"] + 1
+    ranks = [{k: a for k, a in each.items() if "rows" in k} for each in ranks_of(4, 2)]
+    for number, each in enumerate(ranks):
+        each["norm"] = np.full(3, number // 2, np.float32)
     rules = [
         "{(stage tensor)}/layers.{l}.rows[v h] -> h.{(stage l)}[(tensor v) h]",
         "{(stage tensor)}/norm[h] @ tensor=0 -> norm.{stage}[h]",
         "{(stage tensor)}/norm[h] @ tensor=1: -> nothing",
     ]
-    given_map = sv.Map(rules, sizes={"tensor": 2})
-    sources = saved(
-        tmp_path, [{k: a for k, a in r.items() if "rows" in k or k == "norm"} for r in ranks]
-    )
+    given_map, sources = sv.Map(rules, sizes={"tensor": 2}), saved(tmp_path, ranks)
     sv.reshard(sources, tmp_path / "out", map=given_map)
-    found = sv.load(tmp_path / "out")
-    assert same(
-        found,
-        {
-            f"h.{2 * stage + layer}": np.concatenate(
-                [ranks[2 * stage + t][f"layers.{layer}.rows"] for t in range(2)]
-            )
-            for stage in range(2)
-            for layer in range(2)
-        }
-        | {f"norm.{stage}": ranks[2 * stage]["norm"] for stage in range(2)},
-    )
+    expected = {f"norm.{stage}": ranks[2 * stage]["norm"] for stage in range(2)}
+    for stage, layer in product(range(2), range(2)):
+        parts = [each[f"layers.{layer}.rows"] for each in ranks[2 * stage :][:2]]
+        expected[f"h.{2 * stage + layer}"] = np.concatenate(parts)
+    assert same(sv.load(tmp_path / "out"), expected)
     # A copy is one of its own stage.
-    sv.save(sources[3], {**sv.load(sources[3]), "norm": ranks[0]["norm"]}, force=True)
+    sv.save(sources[3], {**ranks[3], "norm": ranks[0]["norm"]}, force=True)
     said = told(InconsistentTensor, lambda: sv.reshard(sources, tmp_path / "x", map=given_map))
     assert "'3/norm' as a copy of '2/norm'" in said
 

@@ -31,7 +31,7 @@ from shardvar.verbs.training.step_records import (
     RestoredStep,
     SavedStep,
 )
-from spec_tests.helpers.damage import flip
+from spec_tests.helpers.damage import flip, flip_values
 from spec_tests.helpers.memory_bucket import CountingBucket, MemoryBucket, in_bucket
 from spec_tests.helpers.shared_saves import save_one
 from spec_tests.helpers.step_jobs import ROWS, Divided, table, together
@@ -75,12 +75,6 @@ WITHOUT_BASE: Any = SimpleNamespace(
 
 def numbers(steps: sv.SavedSteps) -> list[int]:
     return [step.number for step in steps.steps()]
-
-
-def damage(path: Path) -> None:
-    """Change a byte of the values of a native checkpoint."""
-    [file] = path.parent.glob(f"{path.name}.svdata-*")
-    flip(file)
 
 
 def refuse(what: object) -> None:
@@ -129,7 +123,7 @@ def test_a_damaged_step_is_passed_over_and_never_removed(
 ) -> None:
     """One that was not finished is passed over too, and saved again."""
     saved(tmp_path, 1, 2, 3)
-    damage(tmp_path / "step-3")
+    flip_values(tmp_path / "step-3")
     (tmp_path / "step-2.svindex").write_bytes(b"cut off")
     save_one(tmp_path / "step-4", [W, W], 0, run="step-4")
     steps = sv.SavedSteps(tmp_path, keep_last=1)
@@ -185,7 +179,7 @@ def test_a_chosen_step_is_restored_or_an_error(tmp_path: Path) -> None:
     assert steps.restore(step=2).loaded["w"][0] == 2
     with pytest.raises(CheckpointNotFound):
         steps.restore(step=7)
-    damage(tmp_path / "step-2")
+    flip_values(tmp_path / "step-2")
     with pytest.raises(CorruptCheckpoint):
         steps.restore(step=2)
     [file] = tmp_path.glob("step-1.svdata-*")
@@ -359,7 +353,7 @@ def test_an_incremental_step_has_the_newest_whole_one_as_its_base(tmp_path: Path
     using = Background()
     steps = sv.SavedSteps(tmp_path, using=using)
     save(steps, 1, 2, 2, 3, incremental=True)
-    damage(tmp_path / "step-3")
+    flip_values(tmp_path / "step-3")
     again = sv.SavedSteps(tmp_path, using=using)
     again.restore()
     again.save(4, W, incremental=True)

@@ -178,18 +178,6 @@ def test_a_run_whose_share_another_writer_removes_while_it_is_written_loses(
     assert sv.verify(path).ok and not [name for name in os.listdir(tmp_path) if "svshare" in name]
 
 
-def test_a_run_that_is_committed_can_be_saved_again(tmp_path: Path) -> None:
-    """A job that was killed after the commit saves the same run again, with the same values or
-    others."""
-    for seed in (1, 1, 2):
-        shares = [demo_share(seed, process, 2) for process in range(2)]
-        save_all(tmp_path / "ck", shares, "1")
-        assert sv.load(tmp_path / "ck")["step"] == seed
-        sv.commit_shards(tmp_path / "ck", num_processes=2, run="1")
-        assert all(re.fullmatch(FINISHED["shardvar"], name) for name in os.listdir(tmp_path))
-        assert len(os.listdir(tmp_path)) == 3
-
-
 def test_a_writer_that_holds_the_checkpoint_is_waited_for(tmp_path: Path) -> None:
     shares = [demo_share(1, process, 2) for process in range(2)]
     with (
@@ -342,17 +330,24 @@ def test_these_are_all_formats_that_can_adopt_files() -> None:
 
 @each_format
 def test_one_save_follows_another_and_leaves_nothing_of_it(form: str, tmp_path: Path) -> None:
-    """The old checkpoint is there until the last share is. A copy of it has no generation, so that
-    one which is copied over another is another one."""
+    """The old checkpoint is there until the last share is. A job that was killed after the commit
+    saves the same run again, with the same values or others, and may commit it twice. A copy has no
+    generation, so that one which is copied over another is another one."""
     path, folder = place(tmp_path, form)
     sv.save(path, tensors_of(0), format=form)
-    for seed, count in ((1, 3), (2, 3), (3, 2), (4, 1)):
-        shares, options = shares_of(form, seed, count), {"run": str(seed), "format": form}
+    before = 0
+    for run, seed, count in (
+        ("a", 1, 3), ("b", 2, 3), ("c", 3, 2), ("d", 4, 1), ("e", 5, 2), ("e", 5, 2), ("e", 6, 2)
+    ):  # fmt: skip
         for process in range(count):
-            assert sv.load(folder)["bias"][0] == seed - 1
-            save_one(path, shares, process, commit=process == count - 1, force=True, **options)
-        assert_holds(folder, form, seed)
-        assert len(os.listdir(folder)) == count + (form != "safetensors" or count > 1)
+            assert sv.load(folder)["bias"][0] == before
+            options = {"run": run, "format": form, "force": True, "commit": process == count - 1}
+            save_one(path, shares_of(form, seed, count), process, **options)
+        has_index = form != "safetensors" or count > 1
+        if has_index:
+            sv.commit_shards(path, num_processes=count, run=run, format=form)
+        assert_holds(folder, form, before := seed)
+        assert len(os.listdir(folder)) == count + has_index
     sv.reshard(folder, tmp_path / "copy", format="torch")
     with sv.open_checkpoint(tmp_path / "copy") as reader:
         assert not reader.metadata.generation

@@ -23,6 +23,7 @@ from shardvar.planning.policies import AllInOnePolicy
 from shardvar.verbs.training.step_records import Arrays
 from shardvar.verbs.writer_process import WRITER_PROCESS, SharedStaging
 from spec_tests.helpers.programs import ENVIRONMENT
+from spec_tests.helpers.system_calls import snapshot
 from spec_tests.helpers.thoroughness import stride
 
 DTYPES = [
@@ -65,9 +66,9 @@ def arrays(draw: st.DrawFn) -> np.ndarray[Any, Any]:
 def files(folder: Path) -> dict[str, bytes]:
     """The bytes of the files of a checkpoint, without its generation and without indexes."""
     return {
-        re.sub("-[0-9a-f]{16}-", "-", str(each.relative_to(folder))): each.read_bytes()
-        for each in folder.rglob("*")
-        if each.is_file() and each.suffix != ".svindex"
+        re.sub("-[0-9a-f]{16}-", "-", name): octets
+        for name, octets in snapshot(folder).items()
+        if not name.endswith(".svindex")
     }
 
 

@@ -6,6 +6,7 @@ many orders. And what it costs in a bucket.
 """
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -26,11 +27,12 @@ from shardvar.errors import (
     StorageError,
 )
 from shardvar.planning.index import Metadata
+from shardvar.storage.requests import Head
 from shardvar.verbs.locate import find_target
 from shardvar.verbs.together import fence
 from shardvar.verbs.together.run import END, Run, SaveOptions, find_run
 from shardvar.verbs.together.shares import save_with_objects
-from spec_tests.helpers.memory_bucket import CountingBucket, in_bucket
+from spec_tests.helpers.memory_bucket import CountingBucket, MemoryBucket, in_bucket
 from spec_tests.helpers.share_model import DEFECTS, search
 from spec_tests.helpers.share_stage import (
     Stage,
@@ -41,7 +43,7 @@ from spec_tests.helpers.share_stage import (
     violation,
 )
 from spec_tests.helpers.shared_saves import demo_share, save_one
-from spec_tests.helpers.step_jobs import in_threads
+from spec_tests.helpers.step_jobs import together as together_of
 from spec_tests.helpers.thoroughness import EXHAUSTIVE
 
 # --- All interleavings of the model
@@ -249,16 +251,26 @@ def test_the_requests_of_a_save_grow_with_the_processes_and_no_data_pass_through
         for row in range(count)
     ]
     options: dict[str, Any] = {"format": form, "timeout": 120, "commit": True}
+    others, committer = {f"process {each}" for each in range(1, count)}, [0]
+
+    def save(process: int) -> Any:
+        threading.current_thread().name = f"process {process}"
+        return save_one(url, shares, process, **options)
+
+    def noted(key: str, head: Head, start: int, nbytes: int) -> memoryview:
+        committer[0] += 0 if threading.current_thread().name in others else nbytes
+        return MemoryBucket.read(bucket, key, head, start, nbytes)
+
+    bucket.read = noted  # type: ignore[method-assign]
     with in_bucket(bucket):
         for _ in range(2):  # a new checkpoint, and one in its place
             bucket.counts.clear()
-            bucket.ranges.clear()
-            told = in_threads(range(count), lambda each: save_one(url, shares, each, **options))
-            assert not [each for each in told.values() if isinstance(each, Exception)]
+            committer[0] = 0
+            assert not [each for each in together_of(count, save) if isinstance(each, Exception)]
             assert bucket.counts["copy"] == 0
             assert bucket.counts.total() <= 10 * count + 8, bucket.counts
             nbytes = table.nbytes + replica.nbytes
-            assert sum(size for _, size in bucket.ranges) <= nbytes / 100
+            assert committer[0] <= nbytes / 100
             stored = sum(map(len, bucket.files.values()))
             assert nbytes <= stored <= nbytes * 1.01 + 1000 * count
         assert np.array_equal(sv.load(url)["w"], table)

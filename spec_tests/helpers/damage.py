@@ -8,3 +8,9 @@ def flip(path: Path, at: int | None = None, mask: int = 1) -> None:
     octets = bytearray(path.read_bytes())
     octets[len(octets) // 2 if at is None else at] ^= mask
     path.write_bytes(octets)
+
+
+def flip_values(checkpoint: Path) -> None:
+    """Flip a bit of the values of a native checkpoint, which has one data file."""
+    [file] = checkpoint.parent.glob(f"{checkpoint.name}.svdata-*")
+    flip(file)

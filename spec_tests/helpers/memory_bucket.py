@@ -2,9 +2,10 @@
 took effect."""
 
 import hashlib
+import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event, RLock, local
@@ -12,7 +13,7 @@ from typing import Any
 from unittest import mock
 from weakref import WeakValueDictionary
 
-from shardvar.errors import CorruptCheckpoint, LockHeld, MissingFile, StorageError
+from shardvar.errors import CheckpointError, CorruptCheckpoint, LockHeld, MissingFile, StorageError
 from shardvar.storage.requests import FolderListing, Head
 
 PATIENCE_SECONDS = 60
@@ -208,14 +209,27 @@ class Raced(MemoryBucket):
     """The number of the request, counted from 0."""
     race: Callable[[], object] | None = None
     """The thing that happens; None once it has happened."""
+    lists: bool = False
+    """True if it may happen before a listing too."""
+    count: int = 0
+    """The requests before which it could have happened."""
 
-    def change(self, what: str, do: Callable[[], None]) -> None:
+    def meet(self) -> None:
         with self.lock:
-            race = self.race if len(self.log) == self.at else None
+            race = self.race if self.count == self.at else None
             self.race = None if race else self.race
+            self.count += 1
         if race:
             race()
+
+    def change(self, what: str, do: Callable[[], None]) -> None:
+        self.meet()
         super().change(what, do)
+
+    def listing(self, key: str) -> FolderListing:
+        if self.lists:
+            self.meet()
+        return super().listing(key)
 
 
 @dataclass(eq=False)
@@ -288,3 +302,35 @@ def count_requests(bucket: MemoryBucket, verb: Callable[[], Any]) -> int:
     with counted("read"), counted("listing"), counted("walk"):
         verb()
     return len(made)
+
+
+def ended_at_each(
+    files: Mapping[str, bytes], act: Callable[[], object], **options: Any
+) -> Iterator[MemoryBucket]:
+    """Yield the buckets in which an act was ended at its first changing request, at its second and
+    so on, and the one in which it came to its end."""
+    for number in itertools.count():
+        bucket = MemoryBucket(dict(files), fail_at=number, **options)
+        with in_bucket(bucket), suppress(Dead, StorageError, CheckpointError):
+            act()
+        yield bucket
+        if len(bucket.log) <= number:
+            return
+
+
+def raced_at_each(
+    files: Mapping[str, bytes],
+    act: Callable[[], object],
+    race: Callable[[], object],
+    step: int = 1,
+    **options: Any,
+) -> Iterator[Raced]:
+    """Yield the buckets in which something happened before a request of an act: the first, and so
+    on. In the last one it did not happen."""
+    for number in itertools.count(0, step):
+        bucket = Raced(dict(files), at=number, race=race, **options)
+        with in_bucket(bucket):
+            act()
+        yield bucket
+        if bucket.race is not None:
+            return

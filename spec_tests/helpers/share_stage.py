@@ -6,9 +6,10 @@ that is dead takes no more steps: whatever it tries raises ``Dead``.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any
 from unittest import mock
@@ -172,20 +173,17 @@ def tensors_of(seed: int, process: int, count: int) -> dict[str, Any]:
     }
 
 
-def saves_of(seed: int, count: int, **options: Any) -> list[Callable[[], Any]]:
-    """The saves of all processes of a job."""
-
-    def save(process: int) -> Any:
-        return sv.save_shards(
-            URL,
-            tensors_of(seed, process, count),
-            process=process,
-            num_processes=count,
-            run="r",
-            **{"timeout": PATIENCE, **options},
-        )
-
-    return [lambda process=process: save(process) for process in range(count)]  # type: ignore[misc]
+def saves_of(
+    seed: int, count: int, *, held: Mapping[int, Any] | None = None, **options: Any
+) -> list[Callable[[], Any]]:
+    """The saves of all processes of a job; some hold other tensors than those of the seed."""
+    tensors = {process: tensors_of(seed, process, count) for process in range(count)}
+    names = {"num_processes": count, "run": "r", "timeout": PATIENCE, **options}
+    save = partial(sv.save_shards, URL, **names)
+    return [
+        partial(save, each, process=process)
+        for process, each in (tensors | dict(held or {})).items()
+    ]
 
 
 def seed_of(bucket: MemoryBucket) -> int:

@@ -6,7 +6,7 @@
 
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 import shardvar as sv
+from shardvar.planning.index import Metadata
 from shardvar.testing.arrays import tilings
+from shardvar.verbs.together.run import SaveOptions, find_run
+from shardvar.verbs.together.shares import save_with_objects
 from spec_tests.helpers.hypothesis_strategies import tensor_dicts
 from spec_tests.helpers.programs import ENVIRONMENT
 
@@ -59,14 +62,36 @@ def demo_share(seed: int, process: int, count: int) -> dict[str, Any]:
     return {**tensors, "table": sv.LocalShard(tensors["table"][start:stop], (start, 0), (13, 4))}
 
 
+def save_one(
+    path: Path | str, shares: Shares | list[dict[str, Any]], process: int, **options: Any
+) -> Any:
+    """Save what one of the processes holds; it does not commit unless the options say so."""
+    names = {"process": process, "num_processes": len(shares), "run": "1", "commit": False}
+    return sv.save_shards(path, shares[process], **names | options)
+
+
 def save_all(
     path: Path | str, shares: Shares | list[dict[str, Any]], run: str, **options: Any
 ) -> Any:
     """Save what all processes hold, one after the other; the last one commits."""
-    for process, tensors in enumerate(shares):
+    for process in range(len(shares)):
         is_last = process == len(shares) - 1
-        names = {"process": process, "num_processes": len(shares), "run": run, "commit": is_last}
-        report = sv.save_shards(path, tensors, **names, **options)
+        report = save_one(path, shares, process, run=run, commit=is_last, **options)
+    return report
+
+
+def save_states(
+    path: Path | str,
+    held: Sequence[tuple[dict[str, Any], Metadata]],
+    run: str = "1",
+    form: str = "shardvar",
+    **options: Any,
+) -> Any:
+    """Save the tensors of all processes and what they say of them, as ``save_all``."""
+    for process, (tensors, about) in enumerate(held):
+        chosen = {"commit": process == len(held) - 1, "timeout": 5} | options
+        saved = find_run(path, run, len(held), form, options=SaveOptions(**chosen))
+        report = save_with_objects(saved, process, tensors, about)
     return report
 
 

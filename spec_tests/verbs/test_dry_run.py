@@ -1,13 +1,16 @@
 """A dry run refuses what the run would refuse, with the same error, and changes nothing."""
 
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.engine.files import file_tasks
@@ -22,6 +25,8 @@ from shardvar.errors import (
 from shardvar.planning.policies import BalancedPolicy
 from shardvar.storage.local import LocalStorage
 from spec_tests.helpers.command_line import Run, run
+from spec_tests.helpers.memory_bucket import CountingBucket, Dead, in_bucket
+from spec_tests.verbs.test_bucket_requests import AddOne
 
 __all__ = ["run"]  # a fixture
 
@@ -164,19 +169,6 @@ def test_a_lost_file_of_the_source(tmp_path: Path) -> None:
     assert_refused_alike(source, tmp_path / "t", ShardvarError, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("key", "target", "words"),
-    [("/abs", "t.npz", ()), ("", "t", ("--format", "tensorflow")), ("a", "/proc/x/t", ())],
-)
-def test_the_command_says_the_same(
-    key: str, target: str, words: tuple[str, ...], tmp_path: Path, run: Run
-) -> None:
-    source = saved(tmp_path, {key: np.ones(3)})
-    outcome = run("reshard", source, tmp_path / target, "--dry-run", *words)
-    assert outcome.code == 3 and outcome.out == "" and "hint: " in outcome.err
-    assert outcome.err == run("reshard", source, tmp_path / target, *words).err or key == "a"
-
-
 def test_no_task_is_made_of_what_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,3 +186,254 @@ def test_no_task_is_made_of_what_is_not_written(
         == 4
     )
     assert made.call_count == 1
+
+
+# --- The requests of the run are told, of each kind as many or more
+
+
+URL = "s3://bucket/run"
+ENDINGS = {
+    "shardvar": "", "tensorflow": "", "safetensors": ".safetensors", "set": ".safetensors.index.json",
+    "torch": "", "pt": ".pt", "npz": ".npz", "zarr": "", "orbax": "", "orbax-plain": "",
+}  # fmt: skip
+"""The formats that are written into a bucket, and the endings of their names."""
+SETS = {"shardvar", "tensorflow", "set", "torch"}
+EXACT = {"shardvar", "tensorflow"}
+"""The formats whose index brings no payload along."""
+
+
+def model(*, with_strings: bool = False) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    tensors: dict[str, Any] = {
+        f"layer.{number}.weight": rng.random((40, 30), np.float32) for number in range(6)
+    }
+    tensors |= {"table": rng.random((600, 500), np.float32), "mask": np.arange(9) > 4}
+    return tensors | ({"names": np.array([b"a", b"bcd"], object)} if with_strings else {})
+
+
+MODEL = model(with_strings=True)
+CHANGED = {**MODEL, "table": MODEL["table"] + (np.arange(500) == 7), "new": np.arange(9.0)}
+NUMBERS = model()
+
+
+def options_of(form: str) -> dict[str, Any]:
+    policy = {"policy": sv.MaxShardSizePolicy(1 << 19)} if form in SETS else {}
+    return {"format": "safetensors" if form == "set" else form, **policy}
+
+
+@pytest.fixture
+def bucket() -> Iterator[CountingBucket]:
+    with in_bucket(made := CountingBucket()):
+        yield made
+
+
+def check(
+    bucket: CountingBucket, act: Callable[[bool], Any], *, is_exact: bool = False
+) -> tuple[Any, dict[str, int]]:
+    """Compare the requests of a run with those that its dry run has told; return both."""
+    files, log = dict(bucket.files), [*bucket.log]
+    dry = act(True)
+    assert bucket.files == files and bucket.log == log
+    bucket.counts.clear()
+    act(False)
+    made = dict(bucket.counts)
+    few = {kind: (dry.requests.get(kind, 0), number) for kind, number in made.items()}
+    assert all(told >= number for told, number in few.values()), few
+    assert not is_exact or {k: n for k, n in dry.requests.items() if n} == made
+    return dry, made
+
+
+PAIRS = [(each, "shardvar") for each in ENDINGS] + [("shardvar", each) for each in ENDINGS]
+REPLACED = ("shardvar", "tensorflow", "safetensors", "set", "zarr", "orbax")
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "how"),
+    [
+        *((*pair, "new") for pair in PAIRS),
+        *((each, "shardvar", "on a disk") for each in ENDINGS),
+        *(("shardvar", each, "replaced") for each in REPLACED),
+    ],
+)
+def test_each_format(
+    bucket: CountingBucket, source: str, target: str, how: str, tmp_path: Path
+) -> None:
+    """Where folders are looked at again before a write, a listing more is told."""
+    a, options = f"{URL}/a{ENDINGS[source]}", options_of(target)
+    b = str(tmp_path / "b") if how == "on a disk" else f"{URL}/b/m{ENDINGS[target]}"
+    is_plain = source == "shardvar" and how == "new"
+    sv.save(a, NUMBERS, **({} if is_plain else options_of(source)))
+    if how == "replaced":
+        sv.save(b, NUMBERS, **options)
+    act = lambda dry: sv.reshard(a, b, force=how == "replaced", dry_run=dry, **options)  # noqa: E731
+    is_exact = how != "replaced" and source in EXACT and target == "shardvar"
+    dry, made = check(bucket, act, is_exact=is_exact)
+    if is_plain:
+        extra = sum(dry.requests.values()) - sum(made.values())
+        assert extra <= (target in ("zarr", "orbax", "orbax-plain"))
+    assert "decode" not in dry.requests
+
+
+Act = Callable[[bool], Any]
+
+
+def resharded(*sources: str, to: str = "t", **options: Any) -> Act:
+    """A reshard in the bucket, or a dry run of it."""
+    places = [f"{URL}/{each}" for each in sources]
+    return lambda dry: sv.reshard(places, f"{URL}/{to}", dry_run=dry, **options)
+
+
+NUMBERED = {"exclude": "names"}
+RANKS = sv.Map(["w[(r o) i] -> {r}/w[o i]"], sizes={"r": 4})
+ACTS: dict[str, Act] = {
+    "cast": resharded("m", cast="float16"),
+    "transpose": resharded("m", transpose="table"),
+    "rows": resharded("m", partition={"table": (3, 2)}),
+    "columns": resharded("m", partition={"table": (1, 8)}),
+    "files": resharded("m", policy=BalancedPolicy(3)),
+    "map": resharded("m", map=["layer.{n}.weight[o i] -> all[n o i]", "rest {x:**} -> {x}"]),
+    "filter": resharded("m", filter="layer.*"),
+    "digest": resharded("m", digest=True, **NUMBERED),
+    "rescue": resharded("m", keep_going=True),
+    "callback": resharded("m", policy=AddOne(), **NUMBERED),
+    "quantize": resharded("m", quantize="int8", format="safetensors", **NUMBERED),
+    "ranks": resharded("w", to="rank_{rank}.safetensors", map=RANKS),
+    "union": resharded("m", "w"),
+    "concat": resharded("m", "twice", concat={"*": 0}, exclude=["mask", "names"]),
+    "model": resharded("sd/unet"),
+    "pipeline": resharded("sd"),
+    "carried digests": resharded("digests.safetensors"),
+    "delta": lambda dry: sv.delta(f"{URL}/m", f"{URL}/changed", f"{URL}/t", dry_run=dry),
+    "compact": lambda dry: sv.compact_deltas([f"{URL}/d", f"{URL}/e"], f"{URL}/t", dry_run=dry),
+    "apply": lambda dry: sv.apply(f"{URL}/m", f"{URL}/d", f"{URL}/t", dry_run=dry),
+}
+
+
+@pytest.fixture(scope="module")
+def stage() -> dict[str, bytes]:
+    """What the acts are of: models, one with its digests, a folder of Hugging Face and a pipeline."""
+    with in_bucket(made := CountingBucket()):
+        sv.save(f"{URL}/m", MODEL)
+        sv.save(f"{URL}/twice", MODEL)
+        sv.save(f"{URL}/changed", CHANGED)
+        sv.save(f"{URL}/w", {"w": np.arange(64.0).reshape(8, 8)})
+        sv.reshard(f"{URL}/m", f"{URL}/digests.safetensors", digest=True, **NUMBERED)
+        sv.delta(f"{URL}/m", f"{URL}/changed", f"{URL}/d")
+        sv.delta(f"{URL}/changed", f"{URL}/m", f"{URL}/e")
+        for name in ("unet", "text_encoder"):
+            sv.save(f"{URL}/sd/{name}/model.safetensors", {"w": np.ones(9, np.float32)})
+            made.files[f"run/sd/{name}/config.json"] = b'{"dtype": "float32"}'
+        made.files["run/sd/model_index.json"] = b'{"dtype": "float32"}'
+    return made.files
+
+
+@pytest.mark.parametrize("name", ACTS)
+def test_each_act(bucket: CountingBucket, stage: dict[str, bytes], name: str) -> None:
+    """Deltas: values are compared; a base is not read before it is written."""
+    bucket.files |= stage
+    dry, _ = check(bucket, ACTS[name])
+    if name == "carried digests":  # all is read once more
+        plain = sv.reshard(f"{URL}/{name.split()[1]}.safetensors", f"{URL}/c.pt", dry_run=True)
+        assert dry.requests["get"] > plain.requests["get"]
+
+
+@pytest.mark.parametrize("source", ["sd", "sd/unet", "w"])
+def test_acts_that_are_on_the_disk_in_part(
+    bucket: CountingBucket, stage: dict[str, bytes], source: str, tmp_path: Path
+) -> None:
+    bucket.files |= stage
+    sv.save(tmp_path / "b", {"other": np.arange(10)})
+    sources = [f"{URL}/{source}", *[str(tmp_path / "b")] * (source == "w")]
+    target = f"{URL}/union" if source == "w" else str(tmp_path / "out")
+    check(bucket, lambda dry: sv.reshard(sources, target, dry_run=dry))
+
+
+def test_a_file_in_parts(bucket: CountingBucket, tmp_path: Path) -> None:
+    sv.save(tmp_path / "a", {"w": np.zeros(40 << 20, np.uint8)})
+    act = lambda dry: sv.reshard(  # noqa: E731
+        tmp_path / "a", f"{URL}/t", format="tensorflow", dry_run=dry
+    )
+    dry, _ = check(bucket, act, is_exact=True)
+    assert dry.requests["part"] == 5
+    assert ", 5 PART, " in str(dry)
+
+
+def test_a_run_that_goes_on_where_another_was_killed(bucket: CountingBucket) -> None:
+    """The finished files are read, and all are counted as if they were written once more."""
+    sv.save(f"{URL}/a", NUMBERS)
+    act = lambda dry: sv.reshard(  # noqa: E731
+        f"{URL}/a", f"{URL}/t", policy=BalancedPolicy(4), dry_run=dry
+    )
+    bucket.error, bucket.fail_at = Dead, len(bucket.log) + 5
+    with pytest.raises(Dead):
+        act(False)
+    bucket.fail_at, bucket.is_dead = None, False
+    assert any(name.endswith(".done") for name in bucket.files)
+    check(bucket, act)
+    assert sv.verify(f"{URL}/t").ok
+
+
+def test_tensors_that_are_decoded_may_take_more(bucket: CountingBucket, tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "z.npz", **NUMBERS)
+    bucket.files["run/z.npz"] = (tmp_path / "z.npz").read_bytes()
+    dry = sv.reshard(f"{URL}/z.npz", f"{URL}/t", dry_run=True)
+    assert dry.requests["decode"] and "each DECODE may take several GET" in str(dry)
+
+
+def test_what_a_callback_saves_in_a_dry_run_is_saved(bucket: CountingBucket) -> None:
+    class Saves(AddOne):
+        def __call__(self, tensors: Any) -> Any:
+            sv.save(f"{URL}/notes", {"count": np.arange(3)})
+            return super().__call__(tensors)
+
+    sv.save(f"{URL}/a", NUMBERS)
+    sv.reshard(f"{URL}/a", f"{URL}/t", policy=Saves(), dry_run=True)
+    assert sv.load(f"{URL}/notes")["count"].tolist() == [0, 1, 2]
+
+
+def test_nothing_is_told_where_nothing_is_in_a_bucket(tmp_path: Path) -> None:
+    sv.save(tmp_path / "a", NUMBERS)
+    dry = sv.reshard(tmp_path / "a", tmp_path / "b", dry_run=True)
+    assert dry.requests == {} and "requests" not in str(dry)
+    assert sv.reshard(tmp_path / "a", tmp_path / "b").requests == {}
+
+
+@given(
+    shapes=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 3000)), min_size=1, max_size=8),
+    source=st.sampled_from([*ENDINGS]),
+    target=st.sampled_from([*ENDINGS]),
+    cut=st.sampled_from([None, 2, 3]),
+)
+def test_any_formats_and_sizes(
+    shapes: list[tuple[int, int]], source: str, target: str, cut: int | None
+) -> None:
+    tensors = {f"t{number}": np.ones(shape, np.float32) for number, shape in enumerate(shapes)}
+    if source == "set":  # of two files at least
+        tensors |= {name: np.ones(1 << 17, np.float32) for name in ("x", "y")}
+    options = options_of(target) | ({"partition": cut} if cut and target == "shardvar" else {})
+    a, b = f"{URL}/a/m{ENDINGS[source]}", f"{URL}/b/m{ENDINGS[target]}"
+    with in_bucket(bucket := CountingBucket()):
+        sv.save(a, tensors, **options_of(source))
+        check(bucket, lambda dry: sv.reshard(a, b, dry_run=dry, **options))
+
+
+def test_commands_tell_the_requests_with_their_own(bucket: CountingBucket, run: Run) -> None:
+    (
+        sv.save(f"{URL}/a", MODEL),
+        sv.save(f"{URL}/b", CHANGED),
+        sv.delta(f"{URL}/a", f"{URL}/b", f"{URL}/d"),
+    )
+    for words in (
+        ("reshard", f"{URL}/a", f"{URL}/t"),
+        ("apply", f"{URL}/a", f"{URL}/d", f"{URL}/c"),
+        ("delta", f"{URL}/a", f"{URL}/b", f"{URL}/e"),
+    ):
+        text = run(*words, "--dry-run").out
+        told = json.loads(run(*words, "--dry-run", "--json").out)
+        assert "requests, at most: " in text and f"{told['requests']['get']:,} GET" in text
+        assert text.count("not counted: requests that are made again") == 1
+        bucket.counts.clear()
+        assert run(*words).code == 0
+        assert all(
+            told["requests"].get(kind, 0) >= number for kind, number in bucket.counts.items()
+        )

@@ -11,10 +11,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import nullcontext
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import nullcontext, suppress
 from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -25,15 +28,17 @@ import shardvar as sv
 from shardvar._version import __version__
 from shardvar.cli import main
 from shardvar.engine import files as files_module
-from shardvar.engine.files import FileTask, restore_rows, run_each, run_task, shrink_task
+from shardvar.engine.files import FileTask, run_each, shrink_task
 from shardvar.errors import (
     AccessDenied,
     ArgumentTypeError,
+    CheckpointNotFound,
     CorruptCheckpoint,
     MissingFile,
     ServerError,
     ShardvarError,
     StorageError,
+    TargetExists,
     UnsupportedError,
     WorkerLost,
 )
@@ -43,7 +48,17 @@ from shardvar.verbs.locate import find_checkpoint
 from shardvar.verbs.together import executors
 from shardvar.verbs.together.executors import Opening, Payloads, check_version, run_tasks
 from spec_tests.helpers.damage import flip
+from spec_tests.helpers.executors import Inline
 from spec_tests.helpers.hypothesis_strategies import tensor_dicts
+from spec_tests.helpers.memory_bucket import (
+    Dead,
+    MemoryBucket,
+    Raced,
+    ended_at_each,
+    in_bucket,
+    raced_at_each,
+)
+from spec_tests.helpers.orbax_files import settled
 from spec_tests.helpers.sharding_callbacks import Negating
 from spec_tests.helpers.system_calls import snapshot
 
@@ -76,20 +91,6 @@ def threads() -> Iterator[Executor]:
 def source(tmp_path: Path) -> Path:
     sv.save(tmp_path / "source", MODEL, partition=3)
     return tmp_path / "source"
-
-
-class Deadly(Executor):
-    """An executor of one spawned process, which ends at the third task."""
-
-    def __init__(self) -> None:
-        self.inner = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
-        self.count = 0
-
-    def submit(self, function: Callable[..., Any], /, *arguments: Any, **_: Any) -> Future[Any]:
-        self.count += 1
-        if self.count == 3:
-            return self.inner.submit(os._exit, 1)
-        return self.inner.submit(function, *arguments)
 
 
 RULES = [
@@ -138,11 +139,6 @@ def test_a_reshard_by_workers_writes_the_same_bytes(
     assert sum(done["there"]) == report.nbytes
 
 
-def test_workers_compare_what_a_map_makes(source: Path, tmp_path: Path, workers: Executor) -> None:
-    sv.reshard(source, tmp_path / "mapped", map=RULES)
-    assert sv.diff(source, tmp_path / "mapped", map=RULES, executor=workers).equal
-
-
 @given(tensor_dicts(strings=True), st.integers(1, 4), st.integers(1, 4), st.integers(1, 5))
 def test_a_task_without_the_rows_of_others_writes_the_same_bytes(
     tmp_path_factory: pytest.TempPathFactory,
@@ -151,31 +147,15 @@ def test_a_task_without_the_rows_of_others_writes_the_same_bytes(
     after: int,
     files: int,
 ) -> None:
+    """Its checksums too, which are in the index."""
     place = tmp_path_factory.mktemp("tasks")
     sv.save(place / "ck", tensors, partition=before)
-    seen: list[FileTask] = []
-
-    def run_both(tasks: list[FileTask], source: Any, *_rest: Any) -> Any:
-        for task in tasks:
-            seen.append(task)
-            small, rows = shrink_task(task)
-            assert set(task.plan.copies.source.tolist()) <= set(rows.tolist())
-            with pytest.MonkeyPatch.context() as inner:
-                inner.setattr("shardvar.engine.files.run_each", run_each)
-                report, other = run_task(small, source), run_task(task, source)
-            found = restore_rows(report, rows)
-            assert np.array_equal(found.checksums.payload, other.checksums.payload)
-            assert np.array_equal(found.checksums.runs, other.checksums.runs)
-            assert sorted(found.parts.table().tolist()) == sorted(other.parts.table().tolist())
-            yield task, other
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("shardvar.engine.files.run_each", run_both)
-        report = sv.reshard(
-            place / "ck", place / "out", partition=after, policy=BalancedPolicy(files)
-        )
-    assert len(seen) == report.num_files
-    assert sv.diff(place / "ck", place / "out").equal
+    options: dict[str, Any] = {"partition": after, "policy": BalancedPolicy(files)}
+    for name, executor in (("here", None), ("there", Inline())):
+        report = sv.reshard(place / "ck", place / name / "out", executor=executor, **options)
+    assert executor is not None and len(executor.calls) == report.num_files
+    assert snapshot(place / "here") == snapshot(place / "there")
+    assert sv.diff(place / "ck", place / "there" / "out").equal
 
 
 def test_the_tasks_of_a_plan_are_together_as_large_as_the_plan(
@@ -195,33 +175,6 @@ def test_the_tasks_of_a_plan_are_together_as_large_as_the_plan(
     sv.reshard(tmp_path / "ck", tmp_path / "out", policy=BalancedPolicy(25))
     assert len(sizes) == 25
     assert sum(small for small, _ in sizes) < 3 * max(whole for _, whole in sizes)
-
-
-def test_a_worker_that_dies_loses_no_file_that_was_finished(source: Path, tmp_path: Path) -> None:
-    target, options = tmp_path / "out", {"policy": BalancedPolicy(5), "partition": 2}
-    with pytest.raises(
-        WorkerLost, match=r"A worker ended before its task did \(BrokenProcessPool\).*Run it again"
-    ):
-        sv.reshard(source, target, executor=Deadly(), **options)
-    assert not (tmp_path / "out.svindex").exists()
-    finished = len(list(tmp_path.glob("out.svdata-*.done")))
-    report = sv.reshard(source, target, **options)
-    assert report.reused_files == finished
-    assert sv.diff(source, target).equal
-    assert not list(tmp_path.glob("*.done"))
-
-
-class Recording(Executor):
-    """An executor that does each task at once, and knows them all."""
-
-    def __init__(self) -> None:
-        self.calls: list[Callable[[], Any]] = []
-
-    def submit(self, function: Callable[..., Any], /, *arguments: Any, **_: Any) -> Future[Any]:
-        self.calls.append(lambda: function(*arguments))
-        future: Future[Any] = Future()
-        future.set_result(function(*arguments))
-        return future
 
 
 @pytest.mark.parametrize(
@@ -245,7 +198,7 @@ def test_a_worker_that_was_given_up_and_goes_on_does_no_harm_to_what_was_committ
         "filter": ["w*", "step"],
     }
 
-    sv.reshard(source, target, executor=(executor := Recording()), **options)
+    sv.reshard(source, target, executor=(executor := Inline()), **options)
     before, write_batch = snapshot(target.parent), files_module._write_batch
 
     def look(*work: Any) -> Any:
@@ -256,9 +209,8 @@ def test_a_worker_that_was_given_up_and_goes_on_does_no_harm_to_what_was_committ
     for call in executor.calls:
         call()
     assert len(whole) >= len(executor.calls) and all(whole) and sv.verify(target).ok
-    assert {name: before[name] for name in before} == {
-        name: snapshot(target.parent)[name] for name in before
-    }
+    after = snapshot(target.parent)
+    assert before == {name: after[name] for name in before}
 
     monkeypatch.setattr(files_module, "_write_batch", lambda *_: sys.exit())
     with monkeypatch.context() as killed:
@@ -272,29 +224,6 @@ def test_a_worker_that_was_given_up_and_goes_on_does_no_harm_to_what_was_committ
     monkeypatch.setattr(files_module, "_write_batch", write_batch)
     sv.reshard(source, target, force=True, **options)
     assert len(snapshot(target.parent)) == len(before)
-
-
-def test_an_interrupt_cancels_what_has_not_begun_and_keeps_what_is_finished(
-    source: Path, tmp_path: Path
-) -> None:
-    begun: list[int] = []
-
-    def interrupt(nbytes: int) -> None:
-        begun.append(nbytes)
-        if len(begun) == 2:
-            raise KeyboardInterrupt
-
-    with ThreadPoolExecutor(1) as executor, pytest.raises(KeyboardInterrupt):
-        sv.reshard(
-            source,
-            tmp_path / "out",
-            policy=BalancedPolicy(6),
-            executor=executor,
-            progress=interrupt,
-        )
-    report = sv.reshard(source, tmp_path / "out", policy=BalancedPolicy(6))
-    assert 1 <= report.reused_files < 6
-    assert sv.diff(source, tmp_path / "out").equal
 
 
 def test_a_worker_of_another_release_refuses() -> None:
@@ -315,46 +244,57 @@ def test_a_worker_of_another_release_refuses() -> None:
     ],
 )
 def test_a_cluster_without_shardvar_is_said_to_be_that(error: Exception, source: Path) -> None:
-    class Without(Executor):
-        def submit(self, *_: Any, **__: Any) -> Future[Any]:  # type: ignore[override]
-            future: Future[Any] = Future()
-            future.set_exception(error)
-            return future
-
-    with pytest.raises(
-        UnsupportedError,
-        match="cannot read a task .*Install shardvar everywhere, in the same release",
-    ):
-        sv.verify(source, executor=Without())
+    future: Future[Any] = Future()
+    future.set_exception(error)
+    words = "cannot read a task .*Install shardvar everywhere, in the same release"
+    with pytest.raises(UnsupportedError, match=words):
+        sv.verify(source, executor=SimpleNamespace(submit=lambda *_, **__: future))  # type: ignore[arg-type]
 
 
-def test_a_worker_refuses_files_that_are_not_those_of_the_plan(
-    source: Path, tmp_path: Path, threads: Executor, monkeypatch: pytest.MonkeyPatch
+class Elsewhere(ThreadPoolExecutor):
+    """Workers for which the checkpoint is gone: their machine has not mounted the file system, or
+    another one at that path."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(1)
+        self.folder = folder
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **_: Any) -> Future[Any]:
+        for path in self.folder.glob("source*"):
+            path.rename(self.folder / f"moved-{path.name}")
+        return super().submit(function, *arguments)
+
+
+REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
+    (lambda _: 4, {}, ArgumentTypeError, r"A int is not an executor\. Give a concurrent\.futures\.Executor"),
+    (lambda _: Inline(), {"policy": Negating()}, UnsupportedError, "The policy changed values"),
+    (Elsewhere, {}, MissingFile, r"A worker on .* does not see .*source as the caller does.*same paths"),
+    (lambda _: Another(1), {}, CorruptCheckpoint, r"source\.svdata-.* is another file here, .*or was replaced"),
+]  # fmt: skip
+"""Executors for a folder, options, and what is said of both."""
+
+
+class Another(ThreadPoolExecutor):
+    """Workers for which the files are others than those of the plan."""
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **_: Any) -> Future[Any]:
+        with mock.patch.object(executors, "_stamp", lambda *_: os.urandom(4).hex()):
+            future = super().submit(function, *arguments)
+            future.exception()
+        return future
+
+
+@pytest.mark.parametrize(("made", "options", "error", "words"), REFUSED)
+def test_what_workers_cannot_do_is_refused_before_anything_is_written(
+    made: Any,
+    options: dict[str, Any],
+    error: type[Exception],
+    words: str,
+    source: Path,
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(executors, "_stamp", lambda *_: os.urandom(4).hex())
-    with pytest.raises(
-        CorruptCheckpoint, match=r"source\.svdata-.* is another file here, .*or was replaced"
-    ):
-        sv.reshard(source, tmp_path / "out", policy=BalancedPolicy(3), executor=threads)
-    assert not list(tmp_path.glob("out*"))
-
-
-def test_what_cannot_be_submitted_to_is_refused_before_anything_is_written(
-    source: Path, tmp_path: Path
-) -> None:
-    wrong: Any = 4
-    with pytest.raises(
-        ArgumentTypeError, match=r"A int is not an executor\. Give a concurrent\.futures\.Executor"
-    ):
-        sv.reshard(source, tmp_path / "out", executor=wrong)
-    assert not list(tmp_path.glob("out*"))
-
-
-def test_values_that_a_policy_changed_are_not_sent(
-    source: Path, tmp_path: Path, threads: Executor
-) -> None:
-    with pytest.raises(UnsupportedError, match="The policy changed values"):
-        sv.reshard(source, tmp_path / "out", filter="w0", policy=Negating(), executor=threads)
+    with pytest.raises(error, match=words):
+        sv.reshard(source, tmp_path / "out", filter="w0", executor=made(tmp_path), **options)
     assert not list(tmp_path.glob("out*"))
 
 
@@ -383,26 +323,6 @@ def test_errors_arrive_with_their_class_and_words(kind: type[ShardvarError]) -> 
     for found in (pickle.loads(pickle.dumps(error)), by_new(error), copy.copy(error)):
         assert type(found) is kind and str(found) == "'w' is 3. Give 4."
         assert (found.cause, found.remedy, found.file) == ("'w' is 3.", "Give 4.", "m.svdata")
-
-
-def test_a_worker_that_does_not_see_the_checkpoint_refuses(
-    source: Path, tmp_path: Path, threads: Executor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its machine has not mounted the file system, or another one at that path."""
-
-    class Elsewhere(Executor):
-        """Workers for which the checkpoint is gone."""
-
-        def submit(self, function: Callable[..., Any], /, *arguments: Any, **_: Any) -> Future[Any]:
-            for path in tmp_path.glob("source*"):
-                path.rename(tmp_path / f"moved-{path.name}")
-            return threads.submit(function, *arguments)
-
-    with pytest.raises(
-        MissingFile, match=r"A worker on .* does not see .*source as the caller does.*same paths"
-    ):
-        sv.reshard(source, tmp_path / "out", executor=Elsewhere())
-    assert not list(tmp_path.glob("out*"))
 
 
 class Cluster(Executor):
@@ -444,30 +364,32 @@ def test_a_scheduler_that_is_gone_ends_the_call(
             executor.futures[-1].set_running_or_notify_cancel()
             executor.is_heard = False
 
+    options: dict[str, Any] = {"policy": BalancedPolicy(4)}
     with pytest.raises(WorkerLost, match="connection to the cluster's scheduler was lost.*goes on"):
-        sv.reshard(
-            source, tmp_path / "out", policy=BalancedPolicy(4), executor=executor, progress=lose
-        )
-    report = sv.reshard(source, tmp_path / "out", policy=BalancedPolicy(4))
-    assert report.reused_files == 2
+        sv.reshard(source, tmp_path / "out", executor=executor, progress=lose, **options)
+    assert sv.reshard(source, tmp_path / "out", **options).reused_files == 2
 
 
-def test_a_cluster_that_answers_no_cancellation_is_not_waited_for(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("kind", "at"), [("threads", 2), ("silent cluster", 1)])
+def test_an_interrupt_cancels_what_has_not_begun_and_keeps_what_is_finished(
+    kind: str, at: int, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executors, "_CANCEL_SECONDS", 0.01)
+    begun: list[int] = []
 
-    def stop(_nbytes: int) -> None:
-        raise KeyboardInterrupt
+    def interrupt(nbytes: int) -> None:
+        begun.append(nbytes)
+        if len(begun) == at:
+            raise KeyboardInterrupt
 
+    options: dict[str, Any] = {"policy": BalancedPolicy(6)}
+    made = ThreadPoolExecutor(1) if kind == "threads" else Cluster(is_heard=False)
     with pytest.raises(KeyboardInterrupt):
-        sv.reshard(
-            source,
-            tmp_path / "out",
-            policy=BalancedPolicy(4),
-            executor=Cluster(is_heard=False),
-            progress=stop,
-        )
+        sv.reshard(source, tmp_path / "out", executor=made, progress=interrupt, **options)
+    made.shutdown()
+    report = sv.reshard(source, tmp_path / "out", **options)
+    assert (kind == "threads") <= report.reused_files < 6
+    assert sv.diff(source, tmp_path / "out").equal
 
 
 def test_no_more_tasks_are_with_an_executor_than_a_bounded_number(
@@ -538,58 +460,68 @@ def test_the_commands_work_in_processes(
     options = ["--workers", "2"]
     assert main(["reshard", str(source), target, "--files", "4", *options]) == 0
     for words in (["verify", target], ["diff", str(source), target], ["digest", target]):
-        executor = Recording()
+        executor = Inline()
         started = nullcontext(executor)
         monkeypatch.setattr("shardvar.cli.workers.started", lambda *_, started=started: started)
         assert main([*words, *options]) == 0 and executor.calls, words
     assert f"checkpoint {sv.digest(source).checkpoint}" in capsys.readouterr().out
 
 
-def end_of(program: str) -> tuple[str, Any]:
-    """What a program still prints once it is killed, after which its output ends: none of its
-    workers has it."""
-    pipes: dict[str, Any] = {
-        "stdin": subprocess.PIPE,
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.DEVNULL,
-    }
-    with subprocess.Popen([sys.executable, "-c", program], text=True, **pipes) as command:
-        assert command.stdout is not None and command.stdout.readline() == "8\n"
-        command.kill()
-        return command.communicate(timeout=60)
+COMMAND = """
+import argparse
+from shardvar.cli.output import executor_of
+if __name__ == '__main__':
+    with executor_of(argparse.Namespace(workers='2', dask=None)) as executor:
+        print(len(list(executor.map(abs, range(8)))), flush=True)
+        input()
+"""
+POOL = """
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+import shardvar as sv
+if __name__ == '__main__':
+    with ProcessPoolExecutor(1, mp_context=get_context('spawn')) as executor:
+        print(sv.verify(sys.argv[1], executor=executor).num_tensors, flush=True)
+        input()
+"""
 
 
-def test_workers_end_with_a_command_that_is_killed() -> None:
+@pytest.mark.parametrize("program", [COMMAND, POOL], ids=["of a command", "of the caller"])
+def test_workers_end_with_a_program_that_is_killed(program: str, source: Path) -> None:
     """Its standard output, which the workers have too, ends: none of them waits for tasks that do
-    not come."""
-    program = (
-        "import argparse, os\n"
-        "from shardvar.cli.output import executor_of\n"
-        "if __name__ == '__main__':\n"
-        "    with executor_of(argparse.Namespace(workers='2', dask=None)) as executor:\n"
-        "        print(len(list(executor.map(abs, range(8)))), flush=True)\n"
-        "        input()\n"
-    )
-    assert end_of(program) == ("", None)
+    not come. A verb has run in the pool of the caller."""
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    command = [sys.executable, "-c", program, str(source)]
+    with subprocess.Popen(command, text=True, stderr=subprocess.DEVNULL, **pipes) as started:
+        assert started.stdout is not None and started.stdout.readline() == "8\n"
+        started.kill()
+        assert started.communicate(timeout=60) == ("", None)
+
+
+INTERRUPTED = """
+import argparse, os, signal
+from shardvar.cli.output import executor_of
+if __name__ == '__main__':
+    signal.signal(signal.SIGINT, lambda *_: print('interrupted', flush=True))
+    with executor_of(argparse.Namespace(workers='2', dask=None)) as executor:
+        for number in range(3):
+            future = executor.submit(abs, -number)
+            os.killpg(0, signal.SIGINT)
+            print(future.result(), flush=True)
+        os.killpg(0, signal.SIGINT)
+"""
 
 
 def test_an_interrupt_does_not_end_workers_that_begin_or_wait_for_tasks() -> None:
     """Ctrl-C reaches all processes of a command."""
-    program = (
-        "import argparse, os, signal\n"
-        "from shardvar.cli.output import executor_of\n"
-        "if __name__ == '__main__':\n"
-        "    signal.signal(signal.SIGINT, lambda *_: print('interrupted', flush=True))\n"
-        "    with executor_of(argparse.Namespace(workers='2', dask=None)) as executor:\n"
-        "        for number in range(3):\n"
-        "            future = executor.submit(abs, -number)\n"
-        "            os.killpg(0, signal.SIGINT)\n"
-        "            print(future.result(), flush=True)\n"
-        "        os.killpg(0, signal.SIGINT)\n"
-    )
-    command = [sys.executable, "-c", program]
     done = subprocess.run(
-        command, capture_output=True, text=True, start_new_session=True, timeout=120, check=False
+        [sys.executable, "-c", INTERRUPTED],
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+        timeout=120,
+        check=False,
     )
     assert (done.stderr, done.returncode) == ("", 0)
     assert done.stdout == "interrupted\n0\ninterrupted\n1\ninterrupted\n2\ninterrupted\n"
@@ -607,24 +539,6 @@ def test_an_interrupt_ends_the_task_of_a_worker(
     with ThreadPoolExecutor(1) as executor, pytest.raises(KeyboardInterrupt):
         sv.verify(source, executor=executor)
     interrupt()
-
-
-def test_workers_of_a_pool_end_with_a_caller_that_is_killed(tmp_path: Path) -> None:
-    """The pool is the caller's, and a verb has run in it."""
-    sv.save(
-        tmp_path / "m", {f"w{number}": np.zeros(9) for number in range(8)}, policy=BalancedPolicy(4)
-    )
-    program = (
-        "from concurrent.futures import ProcessPoolExecutor\n"
-        "from multiprocessing import get_context\n"
-        "import shardvar as sv\n"
-        "if __name__ == '__main__':\n"
-        "    with ProcessPoolExecutor(1, mp_context=get_context('spawn')) as executor:\n"
-        f"        print(sv.verify({str(tmp_path / 'm')!r}, executor=executor).num_tensors, "
-        "flush=True)\n"
-        "        input()\n"
-    )
-    assert end_of(program) == ("", None)
 
 
 @pytest.mark.parametrize(
@@ -672,3 +586,251 @@ def test_an_error_of_a_machine_names_the_worker(tmp_path: Path) -> None:
         with pytest.raises(kind, match=where) as caught, payloads.opened(__version__):
             raise kind("denied.", "Ask.")
         assert type(caught.value) is kind
+
+
+# --- Into a bucket each worker uploads its own files, and one process commits
+
+LARGE = {
+    f"w{number}": np.arange(number, number + 3000, dtype="<f4").reshape(60, 50)
+    for number in range(8)
+}
+SOURCE, TARGET = "s3://bucket/run/source", "s3://bucket/run/out"
+OPTIONS: dict[str, Any] = {"partition": 2, "policy": BalancedPolicy(5)}
+
+
+class Pickling(ThreadPoolExecutor):
+    """Threads to which what they work with is pickled, as to processes; the task ``lost`` ends with
+    its worker."""
+
+    def __init__(self, lost: int | None = None) -> None:
+        super().__init__(2)
+        self.count, self.lost = 0, lost
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **_: Any) -> Future[Any]:
+        self.count += 1
+        if self.lost is not None and self.count >= self.lost:
+            self.shutdown()  # the tasks before it are finished
+            gone: Future[Any] = Future()
+            gone.set_exception(BrokenProcessPool("It was killed."))
+            return gone
+        return super().submit(function, *pickle.loads(pickle.dumps(arguments)))
+
+
+SMALL = dict(list(LARGE.items())[:3])
+"""A model with as many kinds of requests, for tests that end a run at each of them."""
+
+
+def bucket_of(tensors: dict[str, Any]) -> MemoryBucket:
+    with in_bucket(made := MemoryBucket()):
+        sv.save(SOURCE, tensors, partition=3)
+    return made
+
+
+@pytest.fixture
+def few() -> MemoryBucket:
+    """A bucket with a small checkpoint to read."""
+    return bucket_of(SMALL)
+
+
+@pytest.fixture
+def bucket() -> MemoryBucket:
+    """A bucket with a checkpoint to read."""
+    return bucket_of(LARGE)
+
+
+@pytest.mark.parametrize("requests", [1, 2, 6])
+def test_what_a_killed_reshard_left_is_named_by_a_write_of_another_format(
+    requests: int, bucket: MemoryBucket, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its claim and its files, until they are removed: the writer may be alive, so that another one
+    leaves them."""
+    bucket.fail_at, bucket.error = len(bucket.log) + requests, Dead
+    with in_bucket(bucket), pytest.raises(Dead):
+        sv.reshard(SOURCE, TARGET, format="tensorflow", executor=Inline(), **OPTIONS)
+    again = MemoryBucket(dict(bucket.files))
+    left = [key for key in again.files if key.startswith(("run/out.", "run/.out."))]
+    with in_bucket(again):
+        sv.save(TARGET, LARGE)
+        more = {1: "", 2: " and 1 more file"}.get(len(left), f" and {len(left) - 1} more files")
+        assert (
+            f"{TARGET}: an earlier write was not finished, and has left .out.claim{more}."
+            in caplog.text
+        )
+        assert "call sv.break_claim('s3://bucket/run/.out.claim')" in caplog.text
+        assert set(left) <= again.files.keys() and len(left) == requests
+        caplog.clear()
+        for key in left:
+            del again.files[key]
+        sv.save(TARGET, LARGE)
+    assert not caplog.text
+
+
+def test_a_worker_that_dies_loses_at_most_the_file_that_was_finished_last(
+    bucket: MemoryBucket,
+) -> None:
+    """A second run, from another machine, takes up what is in the bucket; the error names where
+    uploads may be left."""
+    with (
+        in_bucket(bucket),
+        pytest.raises(WorkerLost, match=LOST),
+    ):
+        sv.reshard(SOURCE, TARGET, executor=Pickling(lost=4), **OPTIONS)
+    assert "run/out.svindex" not in bucket.files
+    other = MemoryBucket(dict(bucket.files))
+    with in_bucket(other):
+        report = sv.reshard(SOURCE, TARGET, executor=Pickling(), **OPTIONS)
+        assert sv.diff(SOURCE, TARGET).equal and sv.verify(TARGET).ok
+    assert 2 <= report.reused_files <= 3
+    assert len([key for key in other.files if key.startswith("run/out.svdata")]) == 5
+    assert not any(key.endswith(".done") for key in other.files)
+
+
+@pytest.mark.parametrize("trouble", ["refused", "answer lost", "damage"])
+def test_an_upload_or_a_read_that_fails_in_a_worker_leaves_nothing(
+    trouble: str, bucket: MemoryBucket
+) -> None:
+    if trouble == "damage":
+        name = next(key for key in bucket.files if "svdata" in key)
+        octets = bytearray(bucket.files[name])
+        octets[100] ^= 1
+        bucket.files[name] = bytes(octets)
+    else:
+        bucket.fail_at, bucket.takes_effect = len(bucket.log) + 2, trouble == "answer lost"
+    before = dict(bucket.files)
+    error, words = (CorruptCheckpoint, "") if trouble == "damage" else (StorageError, "not answer")
+    with in_bucket(bucket), pytest.raises(error, match=words or None):
+        sv.reshard(SOURCE, TARGET, executor=Pickling(), **OPTIONS)
+    assert bucket.files == before
+
+
+LOST = r"A worker ended .* \(BrokenProcessPool\).*uploads in s3://bucket/run\..*Run it again.*lifecycle"
+THREE_FILES: dict[str, Any] = {"policy": BalancedPolicy(3)}
+FORMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "shardvar": ("out", {"partition": 2, **THREE_FILES}),
+    "tensorflow": ("out", {"partition": 2, **THREE_FILES}),
+    "torch": ("folder", {"partition": 2, **THREE_FILES}),
+    "safetensors": ("out.safetensors", THREE_FILES),
+    "safetensors in one file": ("out.safetensors", {}),
+    "npz": ("out.npz", {}),
+    "pt": ("out.pt", {}),
+    "zarr": ("folder", {"filter": ["w[0-1]"]}),
+    "orbax": ("folder", {"filter": ["w[0-1]"]}),
+}
+"""By format, the name of the target and the options; a few tensors where each slice takes
+requests."""
+
+
+def reshard(form: str, executor: Any = None, **options: Any) -> Any:
+    name, own = FORMS[form]
+    return sv.reshard(
+        SOURCE,
+        f"s3://bucket/run/{name}",
+        format=form.partition(" ")[0],
+        executor=executor,
+        **own,
+        **options,
+    )
+
+
+def is_whole(form: str) -> bool:
+    name, own = FORMS[form]
+    url = f"s3://bucket/run/{name}"
+    return sv.diff(SOURCE, url, filter=own.get("filter")).equal and sv.verify(url).ok
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_workers_write_every_format_and_leave_nothing_else(
+    form: str, bucket: MemoryBucket, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The same files as without workers, byte for byte, also over another; the commit is the last
+    request. No run warns of its own files."""
+    alone = MemoryBucket(dict(bucket.files))
+    with in_bucket(alone):
+        reshard(form)
+    for _ in range(2):
+        bucket.log.clear()
+        with in_bucket(bucket):
+            assert reshard(form, Pickling(), force=True).reused_files == 0
+            assert is_whole(form)
+        puts = [
+            entry for entry in bucket.log if entry.startswith("put_if") and ".claim" not in entry
+        ]
+        made = [entry for entry in bucket.log if entry.startswith(("put", "copy"))]
+        if (
+            form == "orbax"
+        ):  # its mark follows; and what is said of a step whose manifest is replaced
+            assert made.pop().endswith(("/commit_success.txt", "/_CHECKPOINT_METADATA"))
+        assert len(puts) == 1 and puts[0] == made[-1]
+        if form not in (
+            "shardvar",
+            "tensorflow",
+            "torch",
+            "safetensors",
+        ):  # second names are others
+            assert settled(bucket.files) == settled(alone.files)
+        assert len(bucket.files) == len(alone.files) and not caplog.text
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("takes_effect", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_caller_killed_at_any_request_is_taken_up(
+    form: str, takes_effect: bool, few: MemoryBucket
+) -> None:
+    """No reader finds a checkpoint that is not whole; the next run, once the claim is removed,
+    leaves nothing else."""
+    reused, clean = 0, MemoryBucket(dict(few.files))
+    with in_bucket(clean):
+        reshard(form)
+    options = {"takes_effect": takes_effect, "error": Dead}
+    killed = ended_at_each(few.files, lambda: reshard(form, Inline()), **options)
+    for number, tried in enumerate(killed):
+        again = MemoryBucket(
+            {key: value for key, value in tried.files.items() if ".claim" not in key}
+        )
+        with in_bucket(again):
+            try:
+                found = is_whole(form)
+            except (CheckpointNotFound, MissingFile):
+                found = False
+            if not found:
+                report = reshard(form, Pickling() if number % 2 else None, force=True)
+                reused = max(reused, report.reused_files)
+                assert is_whole(form), tried.log
+                assert len(again.files) == len(clean.files), (tried.log, sorted(again.files))
+    assert number > 3 and reused
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("form", FORMS)
+def test_of_two_equal_reshards_at_a_time_one_checkpoint_comes(form: str, few: MemoryBucket) -> None:
+    """Another process does the same between two requests; whoever wins, the checkpoint is whole and
+    no file is lost."""
+    done: list[bool] = []
+
+    def attempt() -> None:
+        with suppress(StorageError, TargetExists):
+            reshard(form, Inline())
+            done.append(True)
+
+    for raced in raced_at_each(few.files, attempt, attempt):
+        with in_bucket(raced):
+            assert done and is_whole(form), raced.log
+        done.clear()
+
+
+def test_a_file_that_is_gone_before_the_commit_is_said(bucket: MemoryBucket) -> None:
+    """A rule of the bucket may remove what is old: the write ends with an error, and leaves
+    nothing."""
+    before = dict(bucket.files)
+    raced = Raced(
+        dict(before),
+        at=7,
+        race=lambda: [raced.files.pop(key) for key in [*raced.files] if ".tmp" in key],
+    )
+    with (
+        in_bucket(raced),
+        pytest.raises(StorageError, match="is gone, which was uploaded for this checkpoint"),
+    ):
+        reshard("tensorflow", Inline())
+    assert raced.files == before

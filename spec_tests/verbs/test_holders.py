@@ -32,44 +32,39 @@ def entries_of(*layouts: Layout, shuffled: bool = False) -> tuple[EntryTable, li
     return table.take(order), np.concatenate([each.device for each in layouts])[order].tolist()
 
 
+FOUR, TWO, ONE = (dtensor((8,), Mesh((count,)), [Shard(0)]) for count in (4, 2, 1))
+LARGE = dtensor((100,), Mesh((1,)), [Shard(0)])
+BY_HAND = Layout(
+    (8,), Mesh((2,)), "by hand", np.arange(2), np.array([[0], [3]]), np.array([[3], [5]])
+)
+
+
 @pytest.mark.parametrize(
-    "layouts",
+    ("layouts", "told"),
     [
-        [dtensor((8, 6), Mesh((4,)), [Shard(0)]), dtensor((8, 1), Mesh((4,)), [Shard(0)])],
-        [dtensor((6, 8), Mesh((2, 2)), [Shard(0), Shard(1)])],
-        [fsdp((10, 4), Mesh((2, 2), ("dp", "tp")), tp_dim=0)],
+        ([dtensor((8, 6), Mesh((4,)), [Shard(0)]), dtensor((8, 1), Mesh((4,)), [Shard(0)])], []),
+        ([dtensor((6, 8), Mesh((2, 2)), [Shard(0), Shard(1)])], []),
+        ([fsdp((10, 4), Mesh((2, 2), ("dp", "tp")), tp_dim=0)], []),
+        # Device 1 of 2 may be another than device 1 of 4; nothing tells the device of a whole.
+        ([FOUR, TWO, ONE], [0, 1, 2, 3, -1, -1, -1]),
+        ([ONE], None),
+        # A file limit cuts a tensor where the file is full, and now and then in its middle.
+        ([TWO, LARGE], None),
+        ([TWO, TWO, LARGE], [0, 1, 0, 1, -1]),
+        ([BY_HAND], None),
     ],
 )
-def test_slices_of_a_layout_are_told_to_be_on_its_devices(layouts: list[Layout]) -> None:
-    """The layout is the oracle; the order in which an index lists the slices does not matter."""
-    entries, devices = entries_of(*layouts, shuffled=True)
+def test_slices_of_a_layout_are_told_to_be_on_its_devices(
+    layouts: list[Layout], told: list[int] | None
+) -> None:
+    """By default the layout is the oracle; the order in which an index lists the slices does not
+    matter."""
+    entries, devices = entries_of(*layouts, shuffled=told == [])
     found = holders_of(entries, ["model.data"])
-    assert found and found.noun == "device" and found.device.tolist() == devices
-
-
-def test_devices_of_fewer_are_not_told_beside_those_of_more() -> None:
-    """Device 1 of 2 may be another than device 1 of 4; whole tensors are on a device that nothing
-    tells."""
-    four, two, one = (dtensor((8,), Mesh((n,)), [Shard(0)]) for n in (4, 2, 1))
-    entries, _ = entries_of(four, two, one)
-    found = holders_of(entries, ["model.data"])
-    assert found and found.device.tolist() == [0, 1, 2, 3, -1, -1, -1]
-    assert holders_of(entries_of(one)[0], ["model.data"]) is None
-
-
-def test_equal_halves_of_a_small_tensor_tell_no_device_of_a_large_checkpoint() -> None:
-    """A file limit cuts a tensor where the file is full, and now and then in its middle."""
-    half, whole = dtensor((8,), Mesh((2,)), [Shard(0)]), dtensor((100,), Mesh((1,)), [Shard(0)])
-    assert holders_of(entries_of(half, whole)[0], ["model.data"]) is None
-    assert holders_of(entries_of(half, half, whole)[0], ["model.data"]) is not None
-
-
-def test_unequal_slices_of_no_layout_tell_no_device() -> None:
-    cut = Layout(
-        (8,), Mesh((2,)), "by hand", np.arange(2), np.array([[0], [3]]), np.array([[3], [5]])
-    )
-    entries, _ = entries_of(cut)
-    assert holders_of(entries, ["model.data"]) is None
+    if told is None:
+        assert found is None
+    else:
+        assert found and found.noun == "device" and found.device.tolist() == (told or devices)
 
 
 @pytest.mark.parametrize(

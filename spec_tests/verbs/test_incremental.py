@@ -6,12 +6,14 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 from unittest import mock
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,6 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 import shardvar as sv
 from shardvar.errors import (
     ArgumentError,
+    CheckpointError,
     CheckpointNotFound,
     CorruptCheckpoint,
     MissingFile,
@@ -37,14 +40,21 @@ from spec_tests.helpers.incremental_stage import (
     are_equal,
     assert_whole,
     remove_all,
+    save_together,
     strays,
     tensors,
     three,
 )
-from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
+from spec_tests.helpers.memory_bucket import (
+    Dead,
+    MemoryBucket,
+    ended_at_each,
+    in_bucket,
+    raced_at_each,
+)
 from spec_tests.helpers.sharding_callbacks import Negating
 from spec_tests.helpers.shared_saves import save_all
-from spec_tests.helpers.thoroughness import stride
+from spec_tests.helpers.thoroughness import EXHAUSTIVE, stride
 
 __all__ = ["run"]
 
@@ -56,8 +66,6 @@ class Directory(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        from tempfile import mkdtemp
-
         self.path = Path(mkdtemp())
         self.model: dict[str, dict[str, Any]] = {}
 
@@ -124,7 +132,13 @@ def test_a_reference_names_the_file_that_holds_the_bytes(tmp_path: Path) -> None
 
 
 def test_only_equal_bytes_of_the_same_dtype_and_shape_are_unchanged(tmp_path: Path) -> None:
-    base = {"nan": np.array([np.nan, 0.0], np.float32), "w": np.zeros(4, np.float32)}
+    """Elements with bits that they do not use are written, and keep these."""
+    octets = np.array([0x01, 0xF1], np.uint8)
+    base = {
+        "nan": np.array([np.nan, 0.0], np.float32),
+        "w": np.zeros(4, np.float32),
+        "q": octets[:1].view(ml_dtypes.int4),
+    }
     sv.save(tmp_path / "a", base)
     other_nan = np.array([0x7FC00001, 0], np.uint32).view(np.float32)
     for new in (
@@ -133,19 +147,12 @@ def test_only_equal_bytes_of_the_same_dtype_and_shape_are_unchanged(tmp_path: Pa
         {"w": np.zeros(4, np.int32)},
         {"w": np.zeros((2, 2), np.float32)},
         {"v": np.zeros(4, np.float32)},
+        {"q": octets[1:].view(ml_dtypes.int4)},
     ):
         assert sv.save(tmp_path / "b", new, base=tmp_path / "a").num_referred == 0
+        ((key, array),) = new.items()
+        assert sv.load(tmp_path / "b")[key].tobytes() == array.tobytes()
     assert sv.save(tmp_path / "b", base, base=tmp_path / "a").num_referred == 2
-
-
-def test_bits_that_an_element_does_not_use_are_kept(tmp_path: Path) -> None:
-    import ml_dtypes
-
-    octets = np.array([0x01, 0xF1], np.uint8)
-    for base, new in (octets[:1], octets[1:]), (octets[:1], octets[:1]):
-        sv.save(tmp_path / "a", {"q": base.view(ml_dtypes.int4)})
-        sv.save(tmp_path / "b", {"q": new.view(ml_dtypes.int4)}, base=tmp_path / "a")
-        assert sv.load(tmp_path / "b")["q"].tobytes() == new.tobytes()
 
 
 def test_a_partition_is_of_what_is_written_and_must_fit_all(tmp_path: Path) -> None:
@@ -330,18 +337,15 @@ def test_what_cannot_be_read_is_needed(
     hurt = "d.svneeds-1f" if is_mark else "s-3.svindex"
     needed = {*files_of(stage / "s-3")}
     files = {each.name: each.read_bytes() for each in stage.iterdir() if each.is_file()}
-    whole, files[hurt] = (
-        files[hurt],
-        files[hurt] if isinstance(damage, str) else damage(files[hurt]),
-    )
+    whole = files[hurt]
+    if not isinstance(damage, str):
+        files[hurt] = damage(whole)
     if is_mark:  # only the mark needs the files
         del files["s-3.svindex"]
-    delta = {f"deltas/{each.name}": each.read_bytes() for each in (stage / "deltas").iterdir()}
+    files |= {f"deltas/{each.name}": each.read_bytes() for each in (stage / "deltas").iterdir()}
     caplog.clear()
     if is_bucket and not isinstance(damage, str):
-        bucket = MemoryBucket(
-            {f"run/{name}": octets for name, octets in {**files, **delta}.items()}
-        )
+        bucket = MemoryBucket({f"run/{name}": octets for name, octets in files.items()})
         with in_bucket(bucket):
             REMOVING[verb]("s3://bucket/run")
             left = {name.removeprefix("run/") for name in bucket.files}
@@ -350,7 +354,7 @@ def test_what_cannot_be_read_is_needed(
                 assert are_equal(sv.load("s3://bucket/run/s-3"), tensors(0, 2, 3))
     else:
         with TemporaryDirectory() as place:
-            for name, octets in {**files, **delta}.items():
+            for name, octets in files.items():
                 os.makedirs(os.path.dirname(os.path.join(place, name)), exist_ok=True)
                 Path(place, name).write_bytes(octets)
             # A directory whose steps cannot be looked at is refused before the first byte.
@@ -484,3 +488,107 @@ def test_an_older_reader_refuses_the_version_by_its_number(tmp_path: Path) -> No
         with pytest.raises(UnsupportedError, match="has version 4"):
             sv.load(tmp_path / "c")
         assert are_equal(sv.load(tmp_path / "a"), tensors(0, 1, 2))
+
+
+# --- In a bucket no lock keeps a save and a removal apart
+
+RUN = "s3://bucket/run"
+IN_BUCKET = ("a", "b", "c", "d", "e")
+MODEL = {"a": tensors(0, 1, 2), "b": tensors(0, 1, 3), "c": tensors(0, 2, 3)}
+
+
+def save_three() -> None:
+    """Three checkpoints, of which each refers to the one before."""
+    sv.save(f"{RUN}/a", MODEL["a"], policy=sv.BalancedPolicy(3))
+    sv.save(f"{RUN}/b", MODEL["b"], base=f"{RUN}/a")
+    sv.save(f"{RUN}/c", MODEL["c"], base=f"{RUN}/b")
+
+
+EVENTS: dict[str, Callable[[], object]] = {
+    "save": lambda: sv.save(f"{RUN}/d", tensors(0, 2, 5), base=f"{RUN}/c"),
+    "overwrite": lambda: sv.save(f"{RUN}/c", tensors(4, 5)),
+    "overwrite the owner": lambda: sv.save(f"{RUN}/a", tensors(4, 5)),
+    "save together": lambda: save_together(f"{RUN}/e", f"{RUN}/c"),
+    "remove": lambda: sv.remove(f"{RUN}/c"),
+    "remove the owner": lambda: sv.remove(f"{RUN}/a"),
+}
+
+
+def assert_bucket_whole(files: dict[str, bytes]) -> None:
+    """Every checkpoint can be read and verified."""
+    with in_bucket(MemoryBucket(dict(files))):
+        indexes = [key for key in files if key.endswith(".svindex") and ".svshare-" not in key]
+        names = {key.split("/")[1][:-8] for key in indexes}
+        for name in names:
+            assert sv.verify(f"{RUN}/{name}").ok, name
+        assert "b" not in names or are_equal(sv.load(f"{RUN}/b"), MODEL["b"])
+
+
+def assert_nothing_stays(files: dict[str, bytes]) -> None:
+    """After all is saved again and removed, nothing is left."""
+    bucket = MemoryBucket(dict(files))
+    with in_bucket(bucket):
+        for key in files:
+            if key.endswith(".claim"):
+                sv.break_claim(f"s3://bucket/{key}")
+        for name in IN_BUCKET:
+            try:
+                sv.remove(f"{RUN}/{name}")
+            except CheckpointNotFound:
+                sv.save(f"{RUN}/{name}", tensors(0))
+                sv.remove(f"{RUN}/{name}")
+    assert bucket.files == {}
+
+
+def test_a_save_of_what_is_unchanged_uploads_an_index_and_a_mark() -> None:
+    bucket = MemoryBucket()
+    large = {f"w{number}": np.full(1 << 20, number, np.float32) for number in range(4)}
+    with in_bucket(bucket):
+        sv.save(f"{RUN}/1", large)
+        sv.save(f"{RUN}/2", large, base=f"{RUN}/1")
+        bucket.log.clear()
+        bucket.ranges.clear()
+        before = dict(bucket.files)
+        sv.save(f"{RUN}/3", large, base=f"{RUN}/2")
+        assert [each.split(" ")[0] for each in bucket.log] == ["put", "put_if", "delete"]
+        new = {key: octets for key, octets in bucket.files.items() if key not in before}
+        assert [key.rpartition("/")[2] for key in new] == ["3.svindex"]
+        assert sum(map(len, new.values())) < 10_000
+        assert sum(nbytes for _, nbytes in bucket.ranges) < 100_000
+        assert are_equal(sv.load(f"{RUN}/3"), large)
+
+
+@pytest.mark.parametrize("event", EVENTS)
+@pytest.mark.parametrize("takes_effect", [False, True])
+def test_a_writer_that_dies_at_any_request_loses_nothing(event: str, takes_effect: bool) -> None:
+    with in_bucket(start := MemoryBucket()):
+        save_three()
+    options = {"takes_effect": takes_effect, "error": Dead}
+    for bucket in ended_at_each(start.files, EVENTS[event], **options):
+        assert_bucket_whole(bucket.files)
+        if bucket.is_dead:
+            assert_nothing_stays(bucket.files)
+    assert len(bucket.log) > 1
+
+
+@pytest.mark.sample(5)
+@pytest.mark.parametrize("inner", EVENTS)
+@pytest.mark.parametrize("outer", EVENTS)
+def test_two_at_a_time_lose_nothing(outer: str, inner: str) -> None:
+    """One runs whole before any changing request of the other, or before any that reads."""
+    with in_bucket(start := MemoryBucket()):
+        save_three()
+    done: list[str] = []
+
+    def attempt(event: str) -> None:
+        with suppress(CheckpointError, StorageError):
+            EVENTS[event]()
+            done.append(event)
+
+    acts = partial(attempt, outer), partial(attempt, inner)
+    buckets = raced_at_each(start.files, *acts, step=1 if EXHAUSTIVE else 2, lists=True)
+    for bucket in buckets:
+        assert done
+        done.clear()
+        assert_bucket_whole(bucket.files)
+    assert bucket.at > 1

@@ -2,10 +2,7 @@
 whoever held it before, and everything else is written."""
 
 import hashlib
-import itertools
-import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -29,13 +26,12 @@ from shardvar.wire.crc import CRC32C
 from spec_tests.helpers.damage import flip
 from spec_tests.helpers.incremental_stage import are_equal, assert_whole, strays
 from spec_tests.helpers.shared_saves import (
-    demo_share,
-    demo_tensors,
     given_as,
     save_all,
+    save_one,
     shard_of,
 )
-from spec_tests.helpers.thoroughness import phase, stride
+from spec_tests.helpers.thoroughness import stride
 
 LEAF = 1 << 20
 MAKING = ("array", "columns", "lazy", "rows")
@@ -45,13 +41,6 @@ def entries_of(path: Path) -> tuple[EntryTable, list[str]]:
     """All entries of a checkpoint, and the names of its files."""
     with sv.open_checkpoint(path) as reader:
         return concatenate_entries(list(reader.index.scan())), list(reader.index.files)
-
-
-def own_nbytes(path: Path) -> int:
-    """The bytes of the slices that lie in the checkpoint's own files."""
-    entries, files = entries_of(path)
-    own = np.array([name.startswith(f"{path.name}.svdata") for name in files], np.bool)
-    return int(entries.slices.nbytes[own[entries.file]].sum()) if len(entries) else 0
 
 
 def own_size(path: Path) -> int:
@@ -193,13 +182,13 @@ def test_fewer_processes_refer_to_the_slices_of_many_and_more_write_theirs(tmp_p
     """A region that slices of the base tile is cut into them."""
     save_all(tmp_path / "a", rows(TABLE, 8), "1")
     save_all(tmp_path / "b", rows(TABLE, 2), "2", base=tmp_path / "a")
-    assert own_nbytes(tmp_path / "b") == 0
+    assert own_size(tmp_path / "b") == 0
     changed = TABLE.copy()
     changed[5] = 0
     save_all(tmp_path / "c", rows(changed, 1), "3", base=tmp_path / "b")
-    assert own_nbytes(tmp_path / "c") == 2 * 16
+    assert own_size(tmp_path / "c") == 2 * 4
     save_all(tmp_path / "d", rows(changed, 16), "4", base=tmp_path / "c")
-    assert own_nbytes(tmp_path / "d") == TABLE.nbytes
+    assert own_size(tmp_path / "d") == TABLE.size
     assert_whole(
         tmp_path, {"a": {"w": TABLE}, "b": {"w": TABLE}, "c": {"w": changed}, "d": {"w": changed}}
     )
@@ -236,7 +225,7 @@ def test_a_base_with_digests_is_not_read_and_one_without_is(tmp_path: Path) -> N
         with mock.patch.object(share_hashes, "open_native", wraps=read) as opened:
             save_all(tmp_path / target, rows(TABLE, count), target, base=tmp_path / base)
         assert opened.call_count == expected
-        assert own_nbytes(tmp_path / target) == 0
+        assert own_size(tmp_path / target) == 0
 
 
 def test_equal_checksums_are_not_enough(tmp_path: Path) -> None:
@@ -252,7 +241,7 @@ def test_equal_checksums_are_not_enough(tmp_path: Path) -> None:
     for base in "ab":
         save_all(tmp_path / "c", rows(other, 2), base, base=tmp_path / base)
         assert are_equal(sv.load(tmp_path / "c"), {"w": other})
-        assert own_nbytes(tmp_path / "c") == 64
+        assert own_size(tmp_path / "c") == 64
 
 
 def test_a_digest_that_lies_is_not_believed_without_the_checksums(tmp_path: Path) -> None:
@@ -278,7 +267,7 @@ def test_replicas_are_compared_by_the_process_that_writes_them(tmp_path: Path) -
     shares = [{"w": TABLE, "n": np.array(3)}] * 3
     save_all(tmp_path / "a", shares, "1")
     save_all(tmp_path / "b", shares, "2", base=tmp_path / "a")
-    assert own_nbytes(tmp_path / "b") == 0
+    assert own_size(tmp_path / "b") == 0
     mixed = [{"w": TABLE}, {"w": TABLE + 1}, {"w": TABLE}]
     with pytest.raises(CheckpointError, match="has other values in process 1"):
         save_all(tmp_path / "c", mixed, "3", base=tmp_path / "b")
@@ -291,7 +280,7 @@ def test_what_is_missing_in_the_base_is_written(tmp_path: Path) -> None:
     _, files = entries_of(tmp_path / "a")
     os.truncate(tmp_path / files[0], 3)
     save_all(tmp_path / "b", rows(TABLE, 2), "2", base=tmp_path / "a")
-    assert own_nbytes(tmp_path / "b") == TABLE.nbytes // 2
+    assert own_size(tmp_path / "b") == TABLE.size // 2
     assert are_equal(sv.load(tmp_path / "b"), {"w": TABLE})
 
 
@@ -307,30 +296,20 @@ def test_damage_in_bytes_that_are_compared_is_an_error_that_names_the_base(tmp_p
 # --- Errors
 
 
-def save_between(
-    place: Path, meet: Callable[[], object], bases: tuple[Any, Any], **options: Any
-) -> Any:
-    """Save by two processes; ``meet`` is called between their shares."""
-    first, last = rows(TABLE, 2)
-    common = {"num_processes": 2, "run": "1", **options}
-    sv.save_shards(place, first, process=0, commit=False, base=bases[0], **common)
-    meet()
-    return sv.save_shards(place, last, process=1, base=bases[1], timeout=5, **common)
-
-
 @pytest.mark.parametrize("digest", [False, True])
 def test_processes_that_see_different_bases_are_refused(digest: bool, tmp_path: Path) -> None:
     a, b, c = (tmp_path / name for name in "abc")
     save_all(a, rows(TABLE, 2), "1")
     save_all(b, rows(TABLE, 2), "1")
     before = {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)}
-    for bases, words in (
-        ((a, b), "process 0 names the base 'a', and process 1 names the base 'b'"),
-        ((a, None), "process 0 names the base 'a', and process 1 names no base"),
-        ((None, b), "process 0 names no base, and process 1 names the base 'b'"),
+    for first, second, words in (
+        (a, b, "process 0 names the base 'a', and process 1 names the base 'b'"),
+        (a, None, "process 0 names the base 'a', and process 1 names no base"),
+        (None, b, "process 0 names no base, and process 1 names the base 'b'"),
     ):
+        save_one(c, rows(TABLE, 2), 0, base=first, digest=digest)
         with pytest.raises(ArgumentError, match=words):
-            save_between(c, lambda: None, bases, digest=digest)
+            save_one(c, rows(TABLE, 2), 1, base=second, digest=digest, commit=True, timeout=5)
         with pytest.raises(CheckpointNotFound):
             sv.load(c)
         sv.save(c, {})
@@ -338,88 +317,45 @@ def test_processes_that_see_different_bases_are_refused(digest: bool, tmp_path: 
     assert {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)} == before
 
 
-@pytest.mark.parametrize("event", ["replaced", "removed", "same"])
-def test_a_base_that_changes_between_the_shares_is_found(event: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("event", ["replaced", "same", "removed", "removed before the commit"])
+def test_a_base_that_changes_before_the_commit_is_found(event: str, tmp_path: Path) -> None:
+    """Between two shares, or after the last one."""
     a, b = tmp_path / "a", tmp_path / "b"
     save_all(a, rows(TABLE, 2), "1")
-
-    def change() -> None:
-        if event == "removed":
-            sv.remove(a)
-            sv.save(a, {"w": TABLE[:0]})
-        else:
-            save_all(a, rows(TABLE + (event == "replaced"), 2), "2")
-
+    save_one(b, rows(TABLE, 2), 0, base=a)
+    if is_late := event == "removed before the commit":
+        save_one(b, rows(TABLE, 2), 1, base=a)
+    if event.startswith("removed"):
+        sv.remove(a)
+    if event == "removed":
+        sv.save(a, {"w": TABLE[:0]})
+    elif not is_late:
+        save_all(a, rows(TABLE + (event == "replaced"), 2), "2")
     with pytest.raises(CorruptCheckpoint, match=r"a\.svindex, to which .* was replaced or removed"):
-        save_between(b, change, (a, a))
+        if is_late:
+            sv.commit_shards(b, num_processes=2, run="1", timeout=1)
+        else:
+            save_one(b, rows(TABLE, 2), 1, base=a, commit=True, timeout=5)
     assert not (tmp_path / "b.svindex").exists()
-    sv.remove(a)
+    if not is_late:
+        sv.remove(a)
     sv.save(b, {"w": TABLE})
     assert_whole(tmp_path, {"b": {"w": TABLE}})
-    assert strays(tmp_path) == set()
-
-
-def test_a_base_that_is_removed_before_the_commit_is_found(tmp_path: Path) -> None:
-    a, b = tmp_path / "a", tmp_path / "b"
-    save_all(a, rows(TABLE, 2), "1")
-    first, last = rows(TABLE, 2)
-    for process, share in enumerate((first, last)):
-        sv.save_shards(b, share, process=process, num_processes=2, run="1", commit=False, base=a)
-    sv.remove(a)
-    with pytest.raises(CorruptCheckpoint, match=r"a\.svindex, to which .* was replaced or removed"):
-        sv.commit_shards(b, num_processes=2, run="1", timeout=1)
-    assert not (tmp_path / "b.svindex").exists()
-    sv.save(b, {"w": TABLE})
     assert strays(tmp_path) == set()
 
 
 def test_a_share_that_is_there_counts_only_with_the_same_base(tmp_path: Path) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     save_all(a, rows(TABLE, 2), "1")
-    options: Any = {"process": 0, "num_processes": 2, "run": "1", "commit": False}
     for _ in range(2):
-        sv.save_shards(b, rows(TABLE, 2)[0], base=a, **options)
+        save_one(b, rows(TABLE, 2), 0, base=a)
     with pytest.raises(ArgumentError, match="has saved already, and other values"):
-        sv.save_shards(b, rows(TABLE, 2)[0], **options)
+        save_one(b, rows(TABLE, 2), 0)
 
 
 def test_a_share_with_a_note_that_is_none_is_refused(tmp_path: Path) -> None:
-    for values in (
-        None,
-        [],
-        ["../a", "0", []],
-        ["a/b", "0", []],
-        ["a", 1, []],
-        ["a", "0", [True]],
-        ["a", "0", ["1"]],
-        ["a", "0", 3],
-        [1, "0", []],
-    ):
+    wrong = [None, [], ["../a", "0", []], ["a/b", "0", []], ["a", 1, []], [1, "0", []]]
+    for values in [*wrong, *(["a", "0", numbers] for numbers in ([True], ["1"], 3))]:
         with pytest.raises((ValueError, TypeError, AttributeError)):
-            share_hashes.BaseNote.of(json.loads(json.dumps(values)))
+            share_hashes.BaseNote.of(values)
     assert share_hashes.BaseNote.of(["a", "0", [2]]) == ("a", "0", (2,))
-
-
-def test_two_jobs_save_from_one_base_at_the_same_time(tmp_path: Path) -> None:
-    base = tmp_path / "base"
-    shares = [demo_share(1, process, 2) for process in range(2)]
-    save_all(base, shares, "1")
-    orders = [*itertools.permutations([("a", 0), ("a", 1), ("b", 0), ("b", 1)])]
-    for order in orders[phase(5) :: stride(5)]:
-        seen: set[str] = set()
-        for name, process in order:
-            sv.save_shards(
-                tmp_path / name,
-                shares[process],
-                process=process,
-                num_processes=2,
-                run="2",
-                commit=name in seen,
-                base=base,
-                timeout=5,
-            )
-            seen.add(name)
-        assert_whole(tmp_path, {name: demo_tensors(1) for name in ("base", "a", "b")})
-        sv.remove(tmp_path / "a")
-        sv.remove(tmp_path / "b")
-    assert strays(tmp_path) == set()

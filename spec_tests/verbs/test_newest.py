@@ -3,6 +3,7 @@ searched."""
 
 import json
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -36,9 +37,9 @@ __all__ = ["run"]
 STEPS = (10, 9, 100)
 
 
-def save_steps(folder: Path, name: str, steps: tuple[int, ...] = STEPS) -> None:
+def save_steps(folder: Path, name: str, steps: Sequence[int] = STEPS, **options: Any) -> None:
     for step in steps:
-        sv.save(folder / name.format(step), {"step": np.array(step)})
+        sv.save(folder / name.format(step), {"step": np.array(step)}, **options)
 
 
 def newest_step(folder: Path) -> int:
@@ -47,7 +48,9 @@ def newest_step(folder: Path) -> int:
 
 @given(
     st.lists(st.integers(0, 10**6), min_size=2, unique=True),
-    st.sampled_from(["step-{}", "ckpt_{}.index", "e=1-step={}", "x7-{}epochs", "gpu4-iter{}b/c"]),
+    st.sampled_from(
+        ["step-{}", "ckpt_{}.index", "e=1-step={}", "x7-{}epochs", "gpu4-iter{}b/c", "bf16-step-{}"]
+    ),
 )
 def test_names_are_sorted_as_their_numbers_are(numbers: list[int], pattern: str) -> None:
     names = [pattern.format(number) for number in numbers]
@@ -65,10 +68,6 @@ def test_names_of_no_series_and_of_several_have_no_newest(names: list[str]) -> N
     assert in_series(names) == []
 
 
-def test_a_precision_does_not_hide_the_steps() -> None:
-    assert in_series(["bf16-step-9", "bf16-step-10"]) == ["bf16-step-9", "bf16-step-10"]
-
-
 def test_the_state_file_decides_before_the_numbers(tmp_path: Path) -> None:
     save_steps(tmp_path, "ckpt-{}")
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "ckpt-9"\n')
@@ -79,68 +78,26 @@ def test_the_state_file_decides_before_the_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "text"), [("latest", "step-9"), ("latest_checkpointed_iteration.txt", "9\n")]
+    ("pattern", "file", "text"),
+    [
+        ("step-{}/model.npz", "latest", "step-9"),
+        ("step-{}/model.npz", "latest_checkpointed_iteration.txt", "9\n"),
+        ("model_{:07}.pth", "last_checkpoint", "model_0000009.pth"),
+        ("step-{}/model.npz", "latest", None),
+    ],
 )
 def test_the_pointers_of_trainers_decide_before_the_numbers(
-    file: str, text: str, tmp_path: Path
+    pattern: str, file: str, text: str | None, tmp_path: Path, run: Run
 ) -> None:
-    save_steps(tmp_path, "step-{}/model.npz")
-    (tmp_path / file).write_text(text)
+    """A file or a link, which is not believed if it names nothing."""
+    save_steps(tmp_path, pattern)
+    pointer = tmp_path / file
+    pointer.write_text(text) if text else pointer.symlink_to("step-9")
     assert newest_step(tmp_path) == 9
-    (tmp_path / file).write_text("step-7")
+    assert f"since {file} names" in run("inspect", tmp_path, "--latest").err
+    pointer.unlink()
+    pointer.write_text("step-7")
     assert newest_step(tmp_path) == 100
-
-
-def unfinished(folder: Path) -> None:
-    """A set whose index was not written yet."""
-    folder.mkdir()
-    for number in (1, 2):
-        sv.save(folder / "whole.safetensors", {"step": np.array(0)}, force=True)
-        (folder / "whole.safetensors").rename(folder / f"model-0000{number}-of-00002.safetensors")
-
-
-def test_a_step_that_was_not_finished_is_passed_over_and_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    save_steps(tmp_path, "step-{}/model.safetensors")
-    unfinished(tmp_path / "step-200")
-    assert newest_step(tmp_path) == 100
-    assert main(["inspect", str(tmp_path)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split("step-")[1].split("/")[0] for line in lines[2:]] == ["9", "10", "100", "200"]
-    assert lines[4].endswith("newest") and "not finished" in lines[5]
-    assert main(["verify", str(tmp_path), "--latest"]) == 0
-    shown = capsys.readouterr()
-    assert "step-100" in shown.out and "step-200" in shown.err
-
-
-@pytest.mark.parametrize("name", ["200.orbax-checkpoint-tmp-17", "tmp-checkpoint-200", "200.tmp"])
-def test_a_step_of_a_temporary_name_was_not_finished(name: str, tmp_path: Path) -> None:
-    save_steps(tmp_path, "{}/model")
-    save_steps(tmp_path, f"{name}/model", (200,))
-    assert newest_step(tmp_path) == 100
-    with pytest.raises(AmbiguousPath) as caught:
-        sv.load(tmp_path)
-    assert "It is" not in caught.value.cause
-
-
-def test_two_checkpoints_of_the_last_step_are_both_named(tmp_path: Path) -> None:
-    save_steps(tmp_path, "step-{}/model.npz")
-    save_steps(tmp_path, "step-{}/adapter.npz", (100,))
-    with pytest.raises(AmbiguousPath, match=r"step-100.adapter\.npz.*step-100.model\.npz"):
-        sv.newest_checkpoint(tmp_path)
-
-
-def test_the_only_checkpoint_is_the_newest_and_none_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointNotFound):
-        sv.newest_checkpoint(tmp_path)
-    save_steps(tmp_path, "run/checkpoints/{}/model", (5,))
-    assert (
-        newest_step(tmp_path)
-        == 5
-        == newest_step(tmp_path / "run")
-        == int(sv.load(tmp_path)["step"])
-    )
 
 
 def test_a_checkpoint_in_a_folder_hides_those_below_it_but_not_from_latest(
@@ -148,30 +105,14 @@ def test_a_checkpoint_in_a_folder_hides_those_below_it_but_not_from_latest(
 ) -> None:
     """The final model of a run is beside the folders of its steps: the folder means the model, its
     newest a step."""
-    sv.save(tmp_path / "model.safetensors", {"step": np.array(0)})
-    for step in (9, 10):
-        sv.save(tmp_path / f"checkpoint-{step}" / "model.safetensors", {"step": np.array(step)})
+    save_steps(tmp_path, "model.safetensors", [0])
+    save_steps(tmp_path, "checkpoint-{}/model.safetensors", [9, 10])
     assert newest_step(tmp_path) == 10
     assert int(sv.load(tmp_path)["step"]) == 0 == newest_step(tmp_path / "model.safetensors")
     outcome = run("show", tmp_path, "step", "--latest")
+    newest = tmp_path / "checkpoint-10" / "model.safetensors"
     assert outcome.out.splitlines()[-1] == "10"
-    assert (
-        outcome.err == f"note: the newest is {tmp_path / 'checkpoint-10' / 'model.safetensors'}\n"
-    )
-
-
-def test_folders_of_no_series_beside_a_checkpoint_are_not_its_steps(tmp_path: Path) -> None:
-    """Nor are the arrays in a group of Zarr, whatever numbers their names have."""
-    sv.save(tmp_path / "run" / "model.safetensors", {"step": np.array(3)})
-    for name in ("text_encoder", "text_encoder_2"):
-        sv.save(tmp_path / "run" / name / "model.safetensors", {"step": np.array(4)})
-    assert newest_step(tmp_path / "run") == 3
-    sv.save(
-        tmp_path / "zarr",
-        {"step": np.array(5), "w-1": np.ones(2), "w-2": np.ones(3)},
-        format="zarr",
-    )
-    assert newest_step(tmp_path / "zarr") == 5
+    assert outcome.err == f"note: the newest is {newest}\n"
 
 
 @pytest.mark.parametrize(("form", "lost"), [("zarr", "zarr.json"), ("orbax-plain", "_METADATA")])
@@ -179,30 +120,21 @@ def test_arrays_that_lost_the_file_of_their_group_are_named_as_that(
     form: str, lost: str, tmp_path: Path, run: Run
 ) -> None:
     """Their folder means several checkpoints then, and steps that are groups do not."""
+    steps, alone = tmp_path / "steps", tmp_path / "m"
     for step in (1, 2):
-        sv.save(
-            tmp_path / "steps" / f"step-{step}", {"a": np.ones(2), "b": np.ones(3)}, format=form
-        )
-    sv.save(tmp_path / "m", {"a": np.ones(2), "b/c": np.ones(3)}, format=form)
-    (tmp_path / "m" / lost).unlink()
-    (tmp_path / "m" / "_CHECKPOINT_METADATA").unlink(missing_ok=True)
-    with pytest.raises(
-        AmbiguousPath, match="It is a folder of Zarr arrays without a group"
-    ) as caught:
-        sv.load(tmp_path / "m")
-    assert lost in caught.value.remedy and caught.value.remedy.endswith(
-        " Else give the path of one of them."
-    )
-    assert (
-        run("inspect", tmp_path / "m")
-        .out.splitlines()[1]
-        .startswith("! This is a folder of Zarr arrays without a")
-    )
+        sv.save(steps / f"step-{step}", {"a": np.ones(2), "b": np.ones(3)}, format=form)
+    sv.save(alone, {"a": np.ones(2), "b/c": np.ones(3)}, format=form)
+    (alone / lost).unlink()
+    (alone / "_CHECKPOINT_METADATA").unlink(missing_ok=True)
+    words = "is a folder of Zarr arrays without a"
+    with pytest.raises(AmbiguousPath, match=f"It {words} group") as caught:
+        sv.load(alone)
+    assert lost in caught.value.remedy
+    assert caught.value.remedy.endswith(" Else give the path of one of them.")
+    assert run("inspect", alone).out.splitlines()[1].startswith(f"! This {words}")
     with pytest.raises(AmbiguousPath) as caught:
-        sv.load(tmp_path / "steps")
-    assert (
-        "group" not in str(caught.value) and "group" not in run("inspect", tmp_path / "steps").out
-    )
+        sv.load(steps)
+    assert "group" not in str(caught.value) + run("inspect", steps).out
 
 
 @pytest.mark.parametrize(
@@ -317,6 +249,54 @@ def test_a_step_with_several_items_asks_for_the_item(path: str, tmp_path: Path, 
     assert outcome.code == 2 and "--item is given without --latest" in outcome.err
 
 
+LAYOUTS: list[tuple[dict[str, Sequence[int]], str | None, int | str]] = [
+    *(  # a step of a temporary name was not finished
+        ({"{}/model": STEPS, f"{name}/model": [200]}, None, 100)
+        for name in ("200.orbax-checkpoint-tmp-17", "tmp-checkpoint-200", "200.tmp")
+    ),
+    (
+        {"step-{}/model.npz": STEPS, "step-{}/adapter.npz": [100]},
+        None,
+        r"step-100.adapter\.npz.*step-100.model\.npz",
+    ),
+    ({"run/checkpoints/{}/model": [5]}, None, 5),
+    ({"checkpoints/{}/model": [5]}, None, 5),
+    # folders of no series are not the steps of a checkpoint beside them
+    ({"m.npz": [3], "text_encoder/m.npz": [4], "text_encoder_2/m.npz": [4]}, None, 3),
+    # bare numbers may count from 0 if all processes write them
+    ({"{}/default": range(3)}, "orbax-plain", 2),
+    ({"{}": range(3)}, "torch", 2),
+]
+
+
+@pytest.mark.parametrize(("layout", "form", "newest"), LAYOUTS)
+def test_the_newest_of_a_layout(
+    layout: dict[str, Sequence[int]], form: str | None, newest: int | str, tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointNotFound):
+        sv.newest_checkpoint(tmp_path)
+    for name, steps in layout.items():
+        save_steps(tmp_path, name, steps, format=form)
+    if isinstance(newest, str):
+        with pytest.raises(AmbiguousPath, match=newest):
+            sv.newest_checkpoint(tmp_path)
+        return
+    assert newest_step(tmp_path) == newest
+    if len(layout) == 1 and len(steps) == 1:
+        assert sv.load(tmp_path)["step"] == newest
+    elif form is None and "m.npz" not in layout:
+        with pytest.raises(AmbiguousPath) as caught:
+            sv.load(tmp_path)
+        assert "It is" not in caught.value.cause
+
+
+def test_arrays_in_a_group_of_zarr_are_no_steps(tmp_path: Path) -> None:
+    """Whatever numbers their names have."""
+    tensors = {"step": np.array(5), "w-1": np.ones(2), "w-2": np.ones(3)}
+    sv.save(tmp_path / "zarr", tensors, format="zarr")
+    assert newest_step(tmp_path / "zarr") == 5
+
+
 def lose_all(folder: Path) -> None:
     for file in folder.iterdir():
         file.unlink()
@@ -324,15 +304,20 @@ def lose_all(folder: Path) -> None:
 
 def lose_a_file_of_the_set(folder: Path) -> None:
     lose_all(folder)
-    sv.save(
-        folder / "model.safetensors",
-        {"step": np.array(200), "w": np.ones(3)},
-        policy=sv.BalancedPolicy(2),
-    )
+    tensors = {"step": np.array(200), "w": np.ones(3)}
+    sv.save(folder / "model.safetensors", tensors, policy=sv.BalancedPolicy(2))
     next(folder.glob("*-00002-of-*")).unlink()
 
 
-@pytest.mark.parametrize("lose", [lose_all, lose_a_file_of_the_set])
+def lose_the_index_of_the_set(folder: Path) -> None:
+    """It was not written yet."""
+    whole = folder / "model.safetensors"
+    for number in (1, 2):
+        shutil.copy(whole, folder / f"model-0000{number}-of-00002.safetensors")
+    whole.unlink()
+
+
+@pytest.mark.parametrize("lose", [lose_all, lose_a_file_of_the_set, lose_the_index_of_the_set])
 @pytest.mark.parametrize("pointer", [False, True])
 def test_an_incomplete_newest_step_is_neither_hidden_nor_called_newest(
     lose: Callable[[Path], None],
@@ -349,16 +334,14 @@ def test_an_incomplete_newest_step_is_neither_hidden_nor_called_newest(
     outcome = run("verify", tmp_path, "--latest")
     assert outcome.code == 0 and "passed over 1 unfinished checkpoint: step-200" in outcome.err
     assert ("latest names step-200, which is not there or not whole" in outcome.err) == pointer
+    lines = run("inspect", tmp_path).out.splitlines()
+    steps = [line.split("step-")[1].split("/")[0].split()[0] for line in lines[2:]]
+    assert steps == ["9", "10", "100", "200"]
+    assert lines[4].endswith("newest")
+    assert "not finished" in lines[5] or lose is not lose_the_index_of_the_set
     listed = json.loads(run("inspect", tmp_path, "--json").out)["checkpoints"]
     assert [Path(each["path"]).parts[-2] for each in listed if each["newest"]] == ["step-100"]
     assert "step-200" in listed[-1]["path"] and listed[-1]["problem"]
-
-
-def test_a_link_named_latest_is_a_pointer(tmp_path: Path, run: Run) -> None:
-    save_steps(tmp_path, "step-{}/model.npz")
-    (tmp_path / "latest").symlink_to("step-9")
-    assert newest_step(tmp_path) == 9
-    assert "since latest names step-9" in run("inspect", tmp_path, "--latest").err
 
 
 WRITTEN = [
@@ -468,17 +451,3 @@ def test_bare_numbers_are_steps_if_all_hold_the_same_tensors(
         with pytest.raises(AmbiguousPath) as caught:
             sv.load(folder)
         assert "--latest" not in caught.value.remedy
-
-
-@pytest.mark.parametrize("form", ["orbax-plain", "torch"])
-def test_steps_that_all_processes_write_may_count_from_0(form: str, tmp_path: Path) -> None:
-    item = "/default" if form == "orbax-plain" else ""
-    for step in range(3):
-        sv.save(tmp_path / f"{step}{item}", {"step": np.array(step)}, format=form)
-    assert newest_step(tmp_path) == 2
-
-
-def test_the_pointer_of_detectron_is_believed(tmp_path: Path) -> None:
-    save_steps(tmp_path, "model_{:07}.pth", (4999, 9999))
-    (tmp_path / "last_checkpoint").write_text("model_0004999.pth")
-    assert newest_step(tmp_path) == 4999

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -138,78 +139,74 @@ def test_a_folder_has_the_checkpoint_of_each_rank(tmp_path: Path) -> None:
     assert "The numbers in the names are not in order: 1, 0." in said
 
 
-@pytest.mark.parametrize("lacking", [0, 1, 2])
-def test_a_tensor_that_a_rank_lacks_is_named(tmp_path: Path, lacking: int) -> None:
-    """Also of the last rank, without which the others would make a smaller tensor."""
-    ranks = ranks_of(3, 2)
-    del ranks[lacking]["layers.1.rows"]
-    said = told(MapError, lambda: sv.reshard(saved(tmp_path, ranks), tmp_path / "out", map=JOIN))
-    assert "'h.1.rows'" in said and f"has rank = {lacking}" in said and "rule 1" in said
+def lacks(rank: int) -> Callable[[list[Arrays]], object]:
+    return lambda ranks: ranks[rank].pop("layers.1.rows")
 
 
-def test_the_number_of_sources_is_the_size_of_the_rank(tmp_path: Path) -> None:
-    sources = saved(tmp_path, ranks_of(3, 1))
-    wrong = sv.Map(JOIN, sizes={"rank": 4})
-    said = told(MapError, lambda: sv.reshard(sources, tmp_path / "out", map=wrong))
-    assert "The map has rank = 4, and there are 3 sources." in said
+def copies(**others: Any) -> Callable[[list[Arrays]], object]:
+    """Make the norm of the last rank another one."""
+    return lambda ranks: ranks[2].update(others)
+
+
+NORM = ranks_of(3, 2)[0]["norm"]
+NEARLY = np.array([NORM[0], np.nextafter(NORM[1], np.float32(2)), NORM[2]])
+A_COPY = "'2/norm' as a copy of '0/norm'"
+UNFIT: list[tuple[Callable[[list[Arrays]], object], dict[str, Any], type[ShardvarError], list[str]]] = [
+    *((lacks(rank), {}, MapError, ["'h.1.rows'", f"has rank = {rank}", "rule 1"]) for rank in range(3)),
+    (copies(norm=NEARLY), {}, InconsistentTensor, ["Rule 5", A_COPY, "first at [1]"]),
+    (copies(norm=np.zeros(4, np.float32)), {}, InconsistentTensor, [A_COPY, "dtype or shape"]),
+    (copies(norm=np.zeros(3, np.float64)), {}, InconsistentTensor, [A_COPY, "dtype or shape"]),
+    (copies(rope=np.arange(3)), {}, MapError, ["'2/rope' is matched by no rule"]),
+    (copies(), {"map": sv.Map(JOIN, sizes={"rank": 4})}, MapError, ["The map has rank = 4, and there are 3 sources."]),
+    (copies(), {"concat": {"*": 0}}, ArgumentError, ["Both the map, by ranks, and concat join the sources."]),
+]  # fmt: skip
+"""What is changed in three ranks, options, and what is said of both: also of the last rank, without
+which the others would make a smaller tensor."""
+
+
+@pytest.mark.parametrize(("change", "options", "kind", "words"), UNFIT)
+def test_ranks_that_do_not_fit_are_refused(
+    tmp_path: Path,
+    change: Callable[[list[Arrays]], object],
+    options: dict[str, Any],
+    kind: type[ShardvarError],
+    words: list[str],
+) -> None:
+    change(ranks := ranks_of(3, 2))
+    sources, options = saved(tmp_path, ranks), {"map": JOIN} | options
+    said = told(kind, lambda: sv.reshard(sources, tmp_path / "out", **options))
+    assert all(each in said for each in words)
+    assert not list(tmp_path.glob("out*"))
 
 
 def test_two_indices_may_make_the_rank(tmp_path: Path) -> None:
     """Stages of a pipeline, each cut in two: layers are counted over the stages."""
-    ranks = ranks_of(4, 2)
-    for stage in (0, 2):
-        ranks[stage + 1] = {**ranks[stage + 1], "norm": ranks[stage]["norm"]}
-    ranks[2]["norm"] = ranks[3]["norm"] = ranks[0]["norm"] + 1
+    ranks = [{k: a for k, a in each.items() if "rows" in k} for each in ranks_of(4, 2)]
+    for number, each in enumerate(ranks):
+        each["norm"] = np.full(3, number // 2, np.float32)
     rules = [
         "{(stage tensor)}/layers.{l}.rows[v h] -> h.{(stage l)}[(tensor v) h]",
         "{(stage tensor)}/norm[h] @ tensor=0 -> norm.{stage}[h]",
         "{(stage tensor)}/norm[h] @ tensor=1: -> nothing",
     ]
-    given_map = sv.Map(rules, sizes={"tensor": 2})
-    sources = saved(
-        tmp_path, [{k: a for k, a in r.items() if "rows" in k or k == "norm"} for r in ranks]
-    )
+    given_map, sources = sv.Map(rules, sizes={"tensor": 2}), saved(tmp_path, ranks)
     sv.reshard(sources, tmp_path / "out", map=given_map)
-    found = sv.load(tmp_path / "out")
-    assert same(
-        found,
-        {
-            f"h.{2 * stage + layer}": np.concatenate(
-                [ranks[2 * stage + t][f"layers.{layer}.rows"] for t in range(2)]
-            )
-            for stage in range(2)
-            for layer in range(2)
-        }
-        | {f"norm.{stage}": ranks[2 * stage]["norm"] for stage in range(2)},
-    )
+    expected = {f"norm.{stage}": ranks[2 * stage]["norm"] for stage in range(2)}
+    for stage, layer in product(range(2), range(2)):
+        parts = [each[f"layers.{layer}.rows"] for each in ranks[2 * stage :][:2]]
+        expected[f"h.{2 * stage + layer}"] = np.concatenate(parts)
+    assert same(sv.load(tmp_path / "out"), expected)
     # A copy is one of its own stage.
-    sv.save(sources[3], {**sv.load(sources[3]), "norm": ranks[0]["norm"]}, force=True)
+    sv.save(sources[3], {**ranks[3], "norm": ranks[0]["norm"]}, force=True)
     said = told(InconsistentTensor, lambda: sv.reshard(sources, tmp_path / "x", map=given_map))
     assert "'3/norm' as a copy of '2/norm'" in said
 
 
-def test_copies_are_compared_before_they_are_left_out(tmp_path: Path) -> None:
-    ranks = ranks_of(3, 1)
-    ranks[2]["norm"] = ranks[2]["norm"].copy()
-    ranks[2]["norm"][1] = np.nextafter(ranks[2]["norm"][1], np.float32(2))
-    sources = saved(tmp_path, ranks)
-    said = told(InconsistentTensor, lambda: sv.reshard(sources, tmp_path / "out", map=JOIN))
-    assert "Rule 5" in said and "'2/norm' as a copy of '0/norm'" in said and "first at [1]" in said
-    assert not list(tmp_path.glob("out*"))
+def test_copies_of_given_numbers_are_left_out_without_a_look(tmp_path: Path) -> None:
+    copies(norm=NEARLY)(ranks := ranks_of(3, 1))
     rules = [*JOIN[:4], "1/norm -> nothing", "2/norm -> nothing"]
-    sv.reshard(sources, tmp_path / "out", map=rules)
+    sv.reshard(saved(tmp_path, ranks), tmp_path / "out", map=rules)
     assert np.array_equal(sv.load(tmp_path / "out")["norm"], ranks[0]["norm"])
-
-
-@pytest.mark.parametrize("other", [np.zeros(4, np.float32), np.zeros(3, np.float64)])
-def test_a_copy_of_another_shape_or_dtype_is_refused(
-    tmp_path: Path, other: np.ndarray[Any, Any]
-) -> None:
-    ranks = ranks_of(2, 1)
-    ranks[0]["norm"], ranks[1]["norm"] = np.zeros(3, np.float32), other
-    sources = saved(tmp_path, ranks)
-    said = told(InconsistentTensor, lambda: sv.reshard(sources, tmp_path / "out", map=JOIN))
-    assert "'1/norm' as a copy of '0/norm'" in said and "dtype or shape" in said
 
 
 def test_one_checkpoint_is_rank_0_unless_its_keys_have_numbers(tmp_path: Path) -> None:
@@ -252,8 +249,6 @@ def test_rules_may_give_the_numbers_of_all_sources(tmp_path: Path) -> None:
 def test_globs_are_of_the_keys_of_the_sources(tmp_path: Path) -> None:
     ranks = ranks_of(2, 1)
     sources = saved(tmp_path, [{**each, "rope": np.arange(3)} for each in ranks])
-    said = told(MapError, lambda: sv.reshard(sources, tmp_path / "out", map=JOIN))
-    assert "'0/rope' is matched by no rule" in said
     sv.reshard(sources, tmp_path / "out", map=JOIN, exclude="rope")
     assert same(sv.load(tmp_path / "out"), joined(ranks))
     sv.reshard(sources, tmp_path / "some", map=JOIN, filter=["*rows", "norm"])
@@ -294,14 +289,6 @@ def test_a_rank_that_is_not_made_is_refused(tmp_path: Path) -> None:
     given_map = sv.Map(rules, sizes={"r": 2})
     said = told(MapError, lambda: sv.reshard(tmp_path / "one", tmp_path / "out", map=given_map))
     assert "makes no tensor of rank 1" in said
-
-
-def test_a_map_and_concat_do_not_both_join(tmp_path: Path) -> None:
-    sources = saved(tmp_path, ranks_of(2, 1))
-    said = told(
-        ArgumentError, lambda: sv.reshard(sources, tmp_path / "out", map=JOIN, concat={"*": 0})
-    )
-    assert "Both the map, by ranks, and concat join the sources." in said
 
 
 def test_files_of_meta_that_are_missing_are_named(tmp_path: Path) -> None:

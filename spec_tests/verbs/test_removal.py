@@ -13,26 +13,21 @@ from spec_tests.helpers.faulty_storage import FOLDERS, FORMATS, WRITTEN, arrays,
 from spec_tests.helpers.paths import GOLDEN
 
 
-@pytest.mark.parametrize("form", sorted(FORMATS))
-def test_a_checkpoint_goes_and_other_files_stay(form: str, tmp_path: Path) -> None:
-    place = tmp_path / "run"
-    save(place, form, arrays(1))
+@pytest.mark.parametrize(
+    ("form", "has_notes"), [*((f, True) for f in sorted(FORMATS)), *((f, False) for f in FOLDERS)]
+)
+def test_a_checkpoint_goes_and_other_files_stay(form: str, has_notes: bool, tmp_path: Path) -> None:
+    """A folder stays only with files of the user's."""
+    save(tmp_path / "run", form, arrays(1))
+    place = tmp_path / "run" / FOLDERS[form][1] if form in FOLDERS else tmp_path / "run"
     path = place if form in FOLDERS else place / FORMATS[form][1]
-    if form not in FOLDERS:
+    if has_notes:
         (place / "notes.txt").write_text("mine")
     sv.remove(path)
-    assert not place.exists() if form in FOLDERS else os.listdir(place) == ["notes.txt"]
+    assert os.listdir(place) == ["notes.txt"] if has_notes else not place.exists()
+    assert not has_notes or (place / "notes.txt").read_text() == "mine"
     with pytest.raises(CheckpointNotFound):
         sv.remove(path)
-
-
-@pytest.mark.parametrize("form", sorted(FOLDERS))
-def test_a_folder_with_files_of_the_users_stays_with_them(form: str, tmp_path: Path) -> None:
-    place = tmp_path / "run" / FOLDERS[form][1]
-    save(tmp_path / "run", form, arrays(1))
-    (place / "notes.txt").write_text("mine")
-    sv.remove(place)
-    assert os.listdir(place) == ["notes.txt"] and (place / "notes.txt").read_text() == "mine"
 
 
 @pytest.mark.parametrize("form", sorted(WRITTEN))

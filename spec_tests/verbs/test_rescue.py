@@ -4,13 +4,14 @@ nothing else."""
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
@@ -28,6 +29,7 @@ from shardvar.view.collect import describe
 from spec_tests.helpers import paths
 from spec_tests.helpers.command_line import Run, run
 from spec_tests.helpers.damage import flip
+from spec_tests.helpers.thoroughness import stride
 from spec_tests.hostile.evidence import EVIDENCE
 
 __all__ = ["run"]
@@ -47,12 +49,17 @@ def broken(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_a_dry_run_says_what_would_be_lost_and_writes_nothing(broken: Path) -> None:
-    report = sv.reshard(broken, broken.with_name("saved"), keep_going=True, dry_run=True)
+    """Two tensors may not get one name, even if one of them is lost."""
+    rescue = partial(sv.reshard, broken, broken.with_name("saved"), keep_going=True)
+    report = rescue(dry_run=True)
     assert len(report.lost) == 2 and not list(broken.parent.glob("saved*"))
     exists = {
         each.kind: (broken.parent / (each.file or "unknown")).exists() for each in report.lost
     }
     assert exists == {"CorruptCheckpoint": True, "MissingFile": False}
+    whole = next(key for key in MODEL if key not in {each.key for each in report.lost})
+    with pytest.raises(ArgumentError, match="2 tensors would be named"):
+        rescue(rename={report.lost[0].key or "": whole})
 
 
 OF_ONE: list[dict[str, Any]] = [
@@ -84,43 +91,21 @@ def test_patterns_may_match_lost_tensors_alone_and_must_match_some(
         sv.reshard(tmp_path / "m", tmp_path / "o", keep_going=True, **of_key("other"))
 
 
-def test_two_tensors_may_not_get_one_name_even_if_one_of_them_is_lost(broken: Path) -> None:
-    lost = (
-        sv.reshard(broken, broken.with_name("x"), keep_going=True, dry_run=True).lost[0].key or ""
-    )
-    whole = next(key for key in MODEL if key != lost)
-    with pytest.raises(ArgumentError, match="2 tensors would be named"):
-        sv.reshard(broken, broken.with_name("saved"), keep_going=True, rename={lost: whole})
-
-
 def test_a_tensor_with_a_hole_is_lost_and_not_read_as_zeros(tmp_path: Path) -> None:
+    golden = paths.GOLDEN / "tensorflow" / "slices_with_hole" / "g"
     with pytest.raises(CorruptCheckpoint, match="No tensor of .* is whole"):
-        sv.reshard(
-            paths.GOLDEN / "tensorflow" / "slices_with_hole" / "g",
-            tmp_path / "saved",
-            keep_going=True,
-        )
+        sv.reshard(golden, tmp_path / "saved", keep_going=True)
 
 
 @pytest.mark.smoke
 def test_the_command_prints_what_is_lost_and_ends_with_1(
     broken: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["reshard", str(broken), str(broken.with_name("saved")), "--keep-going"]) == 1
+    once, again = (str(broken.with_name(name)) for name in ("once", "again"))
+    assert main(["reshard", str(broken), once, "--keep-going"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert len([line for line in lines if line.startswith("lost: ")]) == 2
-    assert main(["verify", str(broken.with_name("saved"))]) == 0
-    assert (
-        main(
-            [
-                "reshard",
-                str(broken.with_name("saved")),
-                str(broken.with_name("again")),
-                "--keep-going",
-            ]
-        )
-        == 0
-    )
+    assert main(["verify", once]) == main(["reshard", once, again, "--keep-going"]) == 0
 
 
 # Damage of any file of any format's golden checkpoint: what is whole by its range and its checksum
@@ -169,6 +154,7 @@ def places_of(path: Path) -> tuple[dict[str, list[Place]], list[str], set[str]]:
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("form", EVIDENCE)
+@settings(max_examples=24 // stride(3))
 @given(number=st.integers(0, 99), at=st.floats(0, 1, exclude_max=True), how=st.sampled_from("caf"))
 @example(number=0, at=0.7, how="c")
 @example(number=0, at=0.0, how="a")
@@ -276,16 +262,16 @@ def test_tensors_in_a_file_of_a_wrong_size_are_read_by_key(
     The names of members of an npz that are behind the end are lost with the directory.
     """
     tensors = {f"t{number}": np.full(10_000, number, np.float32) for number in range(10)}
-    form = "shardvar" if name == "m" else None
+    form, is_alone = "shardvar" if name == "m" else None, name == "m.safetensors"
     sv.save(tmp_path / name, tensors, format=form)
     (file,) = tmp_path.glob("m.svdata*" if form else name)
     octets = file.read_bytes()
     for damaged, kept, error in (
         (octets[: len(octets) * 3 // 4], 7, IncompleteCheckpoint),
-        (octets + b"\0", 10, ShardvarError),
+        (octets + b"\0", 10, InvalidCheckpoint if is_alone else ShardvarError),
     ):
         file.write_bytes(damaged)
-        with pytest.raises(error):
+        with pytest.raises(error, match="has .* bytes, but its header says" if is_alone else None):
             sv.load(tmp_path / name)
         with pytest.raises(error):
             sv.reshard(tmp_path / name, tmp_path / "x", dry_run=True)
@@ -302,11 +288,3 @@ def test_tensors_in_a_file_of_a_wrong_size_are_read_by_key(
         saved = sv.reshard(tmp_path / name, tmp_path / "saved", keep_going=True, force=True)
         assert len(saved.lost) == (min(10 - kept, 1) if name == "m.npz" else 10 - kept)
         assert sv.load(saved.path).keys() == {*whole}
-
-
-def test_bytes_after_the_last_tensor_are_a_fault_of_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "m.safetensors"
-    sv.save(path, {"a": np.ones(3)})
-    path.write_bytes(path.read_bytes() + b"x")
-    with pytest.raises(InvalidCheckpoint, match="has .* bytes, but its header says"):
-        sv.load(path)

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import shardvar as sv
 from shardvar.errors import ArgumentError, CorruptCheckpoint, LockHeld
+from shardvar.verbs.training.step_records import StepRules, best_steps, plan_removal
 from spec_tests.helpers.damage import flip
 
 VALUES = st.none() | st.sampled_from(
@@ -49,14 +50,28 @@ def stays(number: int, steps: dict[int, Step], rules: dict[str, Any]) -> bool:
     return number in ranks and sum(r < ranks[number] for r in ranks.values()) < rules["keep_best"]
 
 
+ONLY_BEST = {"keep_last": 0, "keep_every": None, "keep_best": 1}
 RULES = st.fixed_dictionaries(
     {
-        "keep_last": st.none() | st.integers(1, 3),
-        "keep_every": st.none() | st.integers(2, 4),
-        "keep_best": st.integers(0, 2),
+        "keep_last": st.none() | st.integers(1, 4),
+        "keep_every": st.none() | st.integers(1, 5),
+        "keep_best": st.integers(0, 3),
         "mode": st.sampled_from(["min", "max"]),
     }
 )
+
+
+@given(st.dictionaries(st.integers(0, 30), st.none() | st.floats(), max_size=12), RULES)
+def test_a_step_is_removed_if_no_rule_keeps_it_and_only_then(
+    values: dict[int, float | None], rules: dict[str, Any]
+) -> None:
+    steps = {number: Step(0, value, frozenset()) for number, value in values.items()}
+    planned = StepRules(**{name.removeprefix("keep_"): rule for name, rule in rules.items()})
+    gone = plan_removal(values, planned)
+    assert gone == [number for number in sorted(values) if not stays(number, steps, rules)]
+    assert not values or max(values) not in gone, "a job resumes from the newest"
+    rules |= ONLY_BEST
+    assert best_steps(values, planned, 1) == [each for each in values if stays(each, steps, rules)]
 
 
 class Steps(RuleBasedStateMachine):
@@ -98,7 +113,8 @@ class Steps(RuleBasedStateMachine):
     def _save(self, number: int, value: float | None) -> None:
         newest = self._newest()
         if self.last is not None and newest > self.last:
-            with pytest.raises(LockHeld):
+            words = f"step-{newest} was saved by another job since .* step {self.last}"
+            with pytest.raises(LockHeld, match=words):
                 self.manager.save(number, self._tensors(), value)
             return
         tensors = self._tensors()
@@ -221,7 +237,7 @@ class Steps(RuleBasedStateMachine):
         ]
         newest = self.manager.newest()
         assert (newest.number if newest else 0) == self._newest()
-        best = {"keep_last": 0, "keep_every": None, "keep_best": 1, "mode": self.rules["mode"]}
+        best = self.rules | ONLY_BEST
         expected = [number for number in whole if stays(number, whole, best)]
         found_best = self.manager.best()
         assert ([found_best.number] if found_best else []) == expected

@@ -2,6 +2,7 @@
 answer is told."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,11 @@ from shardvar.errors import (
     ArgumentTypeError,
     PolicyError,
 )
+from shardvar.formats.protocol import WrappedSource
 from shardvar.reference.devices import Device, device_scope
 from shardvar.verbs.callbacks import LazySlice, SliceSource
+from shardvar.verbs.locate import find_checkpoint
+from shardvar.verbs.reader import Reader
 from shardvar.verbs.save import source_of
 from spec_tests.helpers import paths
 from spec_tests.helpers.system_calls import snapshot
@@ -83,6 +87,38 @@ CALLBACKS: dict[str, tuple[Callable[[Any], Any], str | None]] = {
 }  # fmt: skip
 
 
+def clears_its_list(tensors: Any) -> Any:
+    shard = one_file(tensors)
+    tensors.clear()
+    return [shard]
+
+
+MORE: dict[str, tuple[Callable[[Any], Any], str | None]] = {
+    "clears its list": (clears_its_list, None),
+    "raises": (lambda tensors: 1 // 0, "'does as it is told' raised ZeroDivisionError"),
+    "generator": (lambda tensors: (each for each in [one_file(tensors)]), "instead of a sequence"),
+    "lists": (lambda tensors: [[]], "file 0 with a value of type list"),
+    "none": (lambda tensors: [None], "file 0 with None"),
+    "number for a key": (changed(lambda shard: shard.update({3: {"": 1}})), "3 instead of by text"),
+    "none for a slice": (changed(lambda shard: shard.update({A: {None: shard[A][""]}})), "None instead of by text"),
+    "no slices": (changed(lambda shard: shard.update({A: {}})), "lost 'a"),
+    "none for a tensor": (changed(lambda shard: shard.update({A: {"": None}})), "invalid slice of .*NoneType"),
+    "text for numbers": (
+        changed(lambda shard: shard.update({A: {"": np.full((4, 3), b"x", object)}})), "from float32 to string"
+    ),
+    "scalar with an axis": (
+        changed(lambda shard: shard.update({B: {"": shard[B][""][None]}})), r"reshaped 'b/.*from \(\) to \(1,\)"
+    ),
+    "hole": (changed(recut(_0_2=slice(0, 2), _3_1=slice(3, 4))), r"lacks \[2:3, 0:3\]"),
+    "nothing": (lambda tensors: [], "lost 'a.*lost 'b.*lost '_CHECK"),
+    "several": (
+        changed(lambda shard: shard.update({A: {"": shard[A][""][:2]}, B: {"": np.float32(1)}, "c": {"": 1}})),
+        "added 'c'.*reshaped 'a.*changed the dtype of 'b",
+    ),
+}  # fmt: skip
+"""What TensorFlow was not asked. Every loss is listed with its key and region."""
+
+
 def model(factor: float = 1.0) -> sv.Checkpoint:
     a = sv.Variable(factor * np.arange(12, dtype=np.float32).reshape(4, 3))
     return sv.Checkpoint(a=a, b=sv.Variable(np.int64(7)))
@@ -92,12 +128,12 @@ def test_every_recorded_callback_is_tried() -> None:
     assert [case["callback"] for case in RECORDED["bad_callbacks"]] == list(CALLBACKS)
 
 
-@pytest.mark.parametrize("name", CALLBACKS)
+@pytest.mark.parametrize("name", [*CALLBACKS, *MORE])
 def test_a_bad_callback_is_one_clear_error_and_the_checkpoint_that_stood_there_stands(
     name: str, tmp_path: Path
 ) -> None:
     """TensorFlow saves most of them, and fails, or worse, when it restores."""
-    answer, complaint = CALLBACKS[name]
+    answer, complaint = (CALLBACKS | MORE)[name]
     model(2.0).write(tmp_path / "m")
     before = snapshot(tmp_path)
     callback = Callback(answer)
@@ -110,46 +146,9 @@ def test_a_bad_callback_is_one_clear_error_and_the_checkpoint_that_stood_there_s
         with pytest.raises(PolicyError, match=complaint) as caught:
             model().write(tmp_path / "m", policy=callback)
         assert "'does as it is told'" in caught.value.cause and caught.value.remedy
+        assert isinstance(caught.value.__cause__, ZeroDivisionError) == (name == "raises")
         assert snapshot(tmp_path) == before
     assert len(callback.given) == 1
-
-
-@pytest.mark.parametrize(
-    ("answer", "complaint"),
-    [
-        (lambda tensors: (each for each in [one_file(tensors)]), "instead of a sequence"),
-        (lambda tensors: [[]], "file 0 with a value of type list"),
-        (lambda tensors: [None], "file 0 with None"),
-        (changed(lambda shard: shard.update({3: {"": 1}})), "3 instead of by text"),
-        (changed(lambda shard: shard.update({A: {None: shard[A][""]}})), "None instead of by text"),
-        (changed(lambda shard: shard.update({A: {}})), "lost 'a"),
-        (changed(lambda shard: shard.update({A: {"": None}})), "invalid slice of .*NoneType"),
-        (
-            changed(lambda shard: shard.update({A: {"": np.full((4, 3), b"x", object)}})),
-            "from float32 to string",
-        ),
-        (
-            changed(lambda shard: shard.update({B: {"": shard[B][""][None]}})),
-            r"reshaped 'b/.*from \(\) to \(1,\)",
-        ),
-        (changed(recut(_0_2=slice(0, 2), _3_1=slice(3, 4))), r"lacks \[2:3, 0:3\]"),
-        (lambda tensors: [], "lost 'a.*lost 'b.*lost '_CHECK"),
-        (
-            changed(
-                lambda shard: shard.update(
-                    {A: {"": shard[A][""][:2]}, B: {"": np.float32(1)}, "c": {"": 1}}
-                )
-            ),
-            "added 'c'.*reshaped 'a.*changed the dtype of 'b",
-        ),
-    ],
-)
-def test_every_loss_is_listed_with_key_and_region(
-    answer: Any, complaint: str, tmp_path: Path
-) -> None:
-    with pytest.raises(PolicyError, match=complaint):
-        model().write(tmp_path / "m", policy=Callback(answer))
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_strings_are_never_cut_and_keep_being_bytes(tmp_path: Path) -> None:
@@ -165,24 +164,6 @@ def test_strings_are_never_cut_and_keep_being_bytes(tmp_path: Path) -> None:
     longer = Callback(lambda given: [{"s": {"": np.array([b"x" * 500, b""], object)}}])
     assert sv.save(tmp_path / "m", tensors, policy=longer).nbytes > 500
     assert sv.load(tmp_path / "m")["s"].tolist() == [b"x" * 500, b""]
-
-
-def test_what_a_callback_raises_is_the_cause_of_the_error(tmp_path: Path) -> None:
-    with pytest.raises(
-        PolicyError, match="'does as it is told' raised ZeroDivisionError"
-    ) as caught:
-        model().write(tmp_path / "m", policy=Callback(lambda tensors: 1 // 0))
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_what_a_callback_does_to_the_list_that_it_is_given_is_no_matter(tmp_path: Path) -> None:
-    def answer(tensors: Any) -> Any:
-        shard = one_file(tensors)
-        tensors.clear()
-        return [shard]
-
-    assert model().write(tmp_path / "m", policy=Callback(answer)).num_tensors == 3
 
 
 def test_anything_that_can_be_called_and_says_what_it_does_is_a_policy(tmp_path: Path) -> None:
@@ -219,12 +200,8 @@ def test_a_reshard_calls_once_and_reads_only_what_it_is_asked_for(
 
 def test_equal_input_gives_equal_bytes_whatever_time_the_callback_takes(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        sv.save(
-            tmp_path / name / "m.npz",
-            {"x": np.arange(3)},
-            policy=Callback(lambda given: [one_file(given)]),
-        )
+        policy = Callback(lambda given: [one_file(given)])
+        sv.save(tmp_path / name / "m.npz", {"x": np.arange(3)}, policy=policy)
     assert snapshot(tmp_path / "a") == snapshot(tmp_path / "b")
 
 
@@ -254,11 +231,13 @@ def test_cutting_lazily_is_cutting(data: st.DataObject) -> None:
 
 
 def test_nothing_is_read_before_a_value_is_needed() -> None:
-    source = source_of({"x": np.arange(6)})
+    source = source_of({"x": np.arange(6), "scalar": np.float32(1)})
     entries = source.index.entries
     nothing: Any = None
     held = SliceSource(entries.slices, entries, nothing, {})
-    [given] = held.shardable_tensors()
+    given, scalar = sorted(held.shardable_tensors(), key=lambda each: -each.tensor.ndim)
+    with pytest.raises(ArgumentTypeError, match="has no axes and therefore no length"):
+        len(scalar.tensor)
     part = given.tensor[1:5:2]
     assert (part.shape, len(part), part.ndim, part.size, part.nbytes) == ((2,), 2, 1, 2, 16)
     assert repr(part) == "<LazySlice of 'x': int64[2]>"
@@ -280,22 +259,25 @@ def on_two_workers() -> sv.Checkpoint:
     return sv.Checkpoint(**variables)
 
 
-def test_a_file_a_task_is_the_default_and_the_graph_is_the_coordinators(tmp_path: Path) -> None:
-    """As recorded of TensorFlow: two workers' variables and the graph are three files."""
+@pytest.mark.parametrize(
+    ("policy", "count"),
+    [
+        (None, 3),
+        (sv.ShardByDevicePolicy(), 3),
+        (sv.MaxShardSizePolicy(8), 5),
+        (sv.MaxShardSizePolicy(10**6), 3),
+    ],
+)
+def test_each_policy_keeps_tasks_apart_and_the_graph_is_the_coordinators(
+    policy: Any, count: int, tmp_path: Path
+) -> None:
+    """By default as recorded of TensorFlow: two workers' variables and the graph are three files."""
     [recorded] = [
         case for case in RECORDED["multi_task"] if case["callback"] == "save_ShardByTask_2_workers"
     ]
-    report = on_two_workers().write(tmp_path / "m")
-    assert report.num_files == len(recorded["files"]) - 1 == 3
-    assert on_two_workers().write(tmp_path / "m.npz").num_files == 1
-
-
-@pytest.mark.parametrize(
-    "policy", [sv.ShardByDevicePolicy(), sv.MaxShardSizePolicy(8), sv.MaxShardSizePolicy(10**6)]
-)
-def test_the_other_policies_keep_tasks_apart(policy: Any, tmp_path: Path) -> None:
     report = on_two_workers().write(tmp_path / "m", policy=policy)
-    assert report.num_files == (5 if policy == sv.MaxShardSizePolicy(8) else 3)
+    assert report.num_files == count and len(recorded["files"]) - 1 == 3
+    assert on_two_workers().write(tmp_path / "one.npz").num_files == 1
     restored = on_two_workers()
     restored.v1.assign(np.zeros(4, np.float32))
     restored.read(tmp_path / "m").assert_consumed()
@@ -341,16 +323,97 @@ def test_a_composition_asks_its_inner_callback_about_a_key_that_the_outer_added(
     )
 
 
-def test_a_lazy_scalar_has_no_length(tmp_path: Path) -> None:
-    lengths: list[Any] = []
+# --- The usage scenarios of RFC 001, as docs/policies.md has them
 
-    def answer(tensors: Any) -> Any:
-        for each in tensors:
-            try:
-                lengths.append(len(each.tensor))
-            except ArgumentTypeError as error:
-                lengths.append(error.cause)
-        return [one_file(tensors)]
+PAGE = paths.DOCS / "policies.md"
 
-    sv.save(tmp_path / "m", {"a": np.zeros((3, 2)), "b": np.float32(1)}, policy=Callback(answer))
-    assert lengths[0] == 3 and lengths[1].endswith("has no axes and therefore no length.")
+
+@pytest.fixture(scope="module")
+def scenarios(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The names that the page's code defines, and where it wrote its checkpoints."""
+    if not PAGE.exists():
+        pytest.skip("the page stands in the tree, not in the wheel")
+    directory = tmp_path_factory.mktemp("scenarios")
+    names: dict[str, Any] = {}
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len(blocks) == 6
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(directory)
+        for block in blocks:
+            exec(block, names)
+    return directory, names
+
+
+def files_of(path: Path) -> list[set[str]]:
+    """The keys in each file."""
+    with sv.open_checkpoint(path) as reader:
+        entries = reader.entries()
+        files: list[set[str]] = [set() for _ in reader.index.files]
+        for row, file in enumerate(entries.file.tolist()):
+            files[file].add(entries.slices.key(row).partition("/.")[0])
+        return files
+
+
+def test_each_model_gets_its_own_file(scenarios: tuple[Path, dict[str, Any]]) -> None:
+    """RFC 001, Model Separation: "Each model gets its own shard"."""
+    assert files_of(scenarios[0] / "separated")[:2] == [{"one/x"}, {"two/x"}]
+
+
+def test_restoring_what_is_important_reads_its_file_and_no_other(
+    scenarios: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RFC 001, Importance: "sharding important tensors separately so that they are loaded more
+    quickly"."""
+    found = find_checkpoint(scenarios[0] / "important")
+    source = found.open()
+    read: dict[int, int] = {}
+
+    class Counting(WrappedSource):
+        """The source, and how many bytes of each of its files were read."""
+
+        inner = source
+
+        def read_span(self, file: int, start: int, buffer: memoryview) -> None:
+            read[file] = read.get(file, 0) + len(buffer)
+            source.read_span(file, start, buffer)
+
+    with Reader(found.path, found.format.name, Counting()) as reader:
+        x = reader.read("x/.ATTRIBUTES/VARIABLE_VALUE")
+        [file] = reader.find("x/.ATTRIBUTES/VARIABLE_VALUE").file.tolist()
+    np.testing.assert_array_equal(x, np.ones(1000, np.float32))
+    assert read == {file: 4000}
+    assert files_of(scenarios[0] / "important")[file] == {"x"}
+
+
+def test_values_that_a_callback_changes_are_those_that_are_stored(
+    scenarios: tuple[Path, dict[str, Any]],
+) -> None:
+    """RFC 001, Normalize: "Note that not only can the sharding callback rearrange tensors, but also
+    modify tensors."
+
+    The same in a reshard, where tensors are read from the source as the callback asks for them.
+    """
+    directory, names = scenarios
+    report = sv.reshard(
+        directory / "normalized", directory / "again", policy=names["NormalizePolicy"](-1.0, 1.0)
+    )
+    assert sv.load(directory / "again")["x"].tolist() == [0.5, 0.75, 1.0]
+    assert sv.load(directory / "again")["step"] == 7
+    assert sv.verify(directory / "again").ok and report.num_empty_files == 1
+
+
+def test_all_in_one_is_one_file(scenarios: tuple[Path, dict[str, Any]]) -> None:
+    """RFC 001, All In One: "What if I actually want every tensor in a single shard?" """
+    assert files_of(scenarios[0] / "together")[0] >= {"one/x", "two/x"}
+
+
+@pytest.mark.parametrize("name", ["by_hand", "composed"])
+def test_composition_cuts_within_the_files_of_the_outer_policy(
+    name: str, scenarios: tuple[Path, dict[str, Any]]
+) -> None:
+    """RFC 001, Composition: "first separates tensors by the model they belong to, then shards
+    those"."""
+    models = [{key.partition("/")[0] for key in keys} for keys in files_of(scenarios[0] / name)]
+    assert all(len(model) == 1 for model in models)
+    restored = sv.Checkpoint(first=scenarios[1]["MyModel"](), second=scenarios[1]["MyModel"]())
+    restored.read(scenarios[0] / name).assert_consumed()

@@ -1,20 +1,19 @@
 """The fence of ``save_shards``: no checkpoint mixes attempts, and no process returns what the others
 do not get.
 
-By a search of all interleavings of a model, and by the real code in many orders; what either leaves
-out must be noticed. And what it costs in a bucket.
+By a search of all interleavings of a model, whose defects must be noticed, and by the real code in
+many orders. And what it costs in a bucket.
 """
 
 import os
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from random import Random
+from threading import Semaphore
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -27,12 +26,13 @@ from shardvar.errors import (
     OverlappingSlices,
     StorageError,
 )
-from shardvar.formats.unfinished import share_name
-from shardvar.storage.requests import FolderListing, Head
+from shardvar.planning.index import Metadata
+from shardvar.storage.requests import Head
 from shardvar.verbs.locate import find_target
 from shardvar.verbs.together import fence
-from shardvar.verbs.together.run import END, INDEX, Run
-from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
+from shardvar.verbs.together.run import END, Run, SaveOptions, find_run
+from shardvar.verbs.together.shares import save_with_objects
+from spec_tests.helpers.memory_bucket import CountingBucket, MemoryBucket, in_bucket
 from spec_tests.helpers.share_model import DEFECTS, search
 from spec_tests.helpers.share_stage import (
     Stage,
@@ -42,7 +42,8 @@ from spec_tests.helpers.share_stage import (
     tensors_of,
     violation,
 )
-from spec_tests.helpers.shared_saves import demo_share
+from spec_tests.helpers.shared_saves import demo_share, save_one
+from spec_tests.helpers.step_jobs import together as together_of
 from spec_tests.helpers.thoroughness import EXHAUSTIVE
 
 # --- All interleavings of the model
@@ -88,41 +89,6 @@ def test_a_job_that_is_killed_and_starts_again_gets_one_attempt_or_an_error(
         assert violation(Random(seed), count, same=same) == "", seed
 
 
-@contextmanager
-def without(defect: str) -> Iterator[None]:
-    """Leave a rule of the protocol out."""
-
-    def share(self: Run, token: str, process: int) -> str:
-        return share_name(self.prefix, token[:25], process, self.count) + INDEX
-
-    def give_up(run: Run, token: str, error: Any) -> Any:
-        run.target.storage.create_once(run.mark(token, END), fence._end("StorageError", error))
-        return error
-
-    put_if = StagedBucket.put_if
-
-    def put_no_end(self: StagedBucket, key: str, content: bytes, old: Head | None) -> Head:
-        if key.endswith(END):
-            return Head(0, "", None)
-        return put_if(self, key, content, old)
-
-    changes: dict[str, list[tuple[Any, str, Any]]] = {
-        "quotes": [(Run, "share", share)],
-        "ends": [(StagedBucket, "put_if", put_no_end)],
-        "a second look": [(fence, "give_up", give_up)],
-    }
-    with ExitStack() as stack:
-        for change in changes[defect]:
-            stack.enter_context(mock.patch.object(*change))
-        yield
-
-
-@pytest.mark.parametrize("defect", ["quotes", "ends", "a second look"])
-def test_a_rule_that_the_code_leaves_out_is_noticed(defect: str) -> None:
-    with without(defect):
-        assert any(violation(Random(seed), 2, same=False) for seed in range(200))
-
-
 @pytest.mark.parametrize("stale", [(0,), (1,), (2,), (0, 1), (1, 2), (0, 2), (0, 1, 2)])
 @pytest.mark.parametrize("how", ["left", "gave up"])
 def test_stale_shares_of_any_processes_are_not_committed(stale: tuple[int, ...], how: str) -> None:
@@ -146,44 +112,15 @@ def together(saves: list[Callable[[], Any]], choose: Callable[[int], int]) -> li
         return bucket.stage.play(saves, choose, 10_000)[0]
 
 
-def test_errors_of_the_merge_reach_every_process() -> None:
-    saves = saves_of(1, 3)
-    saves[1] = lambda: sv.save_shards(
-        "s3://bucket/run/ck",
-        {**tensors_of(1, 1, 3), "x": np.full(4, 9)},
-        process=1,
-        num_processes=3,
-        run="r",
-        timeout=8,
-    )
-    outcomes = together(saves, Random(3).randrange)
-    assert len(set(outcomes)) == 1 and outcomes[0].startswith("InconsistentTensor: The slice")
-    assert "process 1" in outcomes[0]
-
-
 @pytest.mark.parametrize("attempt", [None, "a"])
 @pytest.mark.parametrize("failing", [0, 1, 2])
 def test_a_process_that_fails_before_it_has_a_share_ends_the_attempt_for_all(
     failing: int, attempt: str | None
 ) -> None:
     """At once, in any order. Without an attempt that the caller names, all may save again."""
-    both = [sv.LocalShard(np.zeros((4, 3)), (row, 0), (6, 3)) for row in range(2)]
+    both = {"w": [sv.LocalShard(np.zeros((4, 3)), (row, 0), (6, 3)) for row in range(2)]}
+    options: dict[str, Any] = {"timeout": 100_000, "attempt": attempt}
     for seed in range(5 if not EXHAUSTIVE else 100):
-        first = saves_of(1, 3, timeout=100_000, attempt=attempt)
-        second = saves_of(2, 3, timeout=100_000, attempt=attempt)
-
-        def fails() -> None:
-            sv.save_shards(
-                "s3://bucket/run/ck",
-                {"w": both},
-                process=failing,
-                num_processes=3,
-                run="r",
-                timeout=100_000,
-                attempt=attempt,
-            )
-
-        first[failing] = fails
         told: list[str] = []
 
         def again(save: Callable[[], Any], next_save: Callable[[], Any]) -> None:
@@ -193,38 +130,34 @@ def test_a_process_that_fails_before_it_has_a_share_ends_the_attempt_for_all(
             if attempt is None:
                 next_save()
 
-        saves = [partial(again, *pair) for pair in zip(first, second, strict=True)]
+        pairs = zip(
+            saves_of(1, 3, held={failing: both}, **options), saves_of(2, 3, **options), strict=True
+        )
+        saves = [partial(again, *pair) for pair in pairs]
         assert together(saves, Random(seed).randrange) == ["done"] * 3, seed
         assert len([each for each in told if each.startswith(f"process {failing}: ")]) == 2
 
 
 def test_a_process_that_fails_before_any_other_has_begun_raises_its_error_in_time() -> None:
-    names: dict[str, Any] = {"process": 1, "num_processes": 3, "run": "r", "timeout": 8}
     bad: Any = {7: 1}
-    (outcome,) = together(
-        [lambda: sv.save_shards("s3://bucket/run/ck", bad, **names)], Random(0).randrange
-    )
+    (outcome,) = together(saves_of(1, 3, held={1: bad})[1:2], Random(0).randrange)
     assert outcome == "ArgumentError: The key 7 is a int. Keys are strings."
 
 
 def test_processes_that_are_alive_after_an_error_may_save_again_in_any_order() -> None:
-    """Process 1 sees the call of the attempt that failed first, and must not answer it again."""
+    """Process 1 sees the call of the attempt that failed first, and must not answer it again. The
+    error of the merge reaches every process."""
 
-    def again(tries: list[Callable[[], Any]]) -> Callable[[], None]:
-        def saves() -> None:
-            with pytest.raises(InconsistentTensor):
-                tries[0]()
-            tries[1]()
+    def again(save: Callable[[], Any], next_save: Callable[[], Any]) -> None:
+        with pytest.raises(InconsistentTensor, match="^The slice .*process 1"):
+            save()
+        next_save()
 
-        return saves
-
+    other = {**tensors_of(1, 1, 3), "x": np.full(4, 9)}
     for seed in range(10 if not EXHAUSTIVE else 200):
-        first, second = saves_of(1, 3, timeout=1000), saves_of(2, 3, timeout=1000)
-        other = {**tensors_of(1, 1, 3), "x": np.full(4, 9)}
-        first[1] = lambda other=other: sv.save_shards(
-            "s3://bucket/run/ck", other, process=1, num_processes=3, run="r", timeout=1000
-        )
-        saves = [again([first[each], second[each]]) for each in range(3)]
+        first = saves_of(1, 3, held={1: other}, timeout=1000)
+        second = saves_of(2, 3, timeout=1000)
+        saves = [partial(again, *pair) for pair in zip(first, second, strict=True)]
         draw = Random(seed).choices
         outcomes = together(saves, lambda number, draw=draw: max(draw(range(number), k=3)))  # type: ignore[misc]
         assert outcomes == ["done"] * 3, seed
@@ -272,10 +205,10 @@ def test_processes_that_disagree_on_their_number_all_get_an_error() -> None:
 
 def test_shares_of_another_attempt_are_not_seen(tmp_path: Path) -> None:
     path, run = tmp_path / "ck", {"num_processes": 2, "run": "1"}
-    sv.save_shards(path, demo_share(1, 0, 2), process=0, attempt="a", commit=False, **run)
+    first, second = ([demo_share(seed, process, 2) for process in range(2)] for seed in (1, 2))
+    save_one(path, first, 0, attempt="a")
     for process in (1, 0):
-        share = demo_share(2, process, 2)
-        sv.save_shards(path, share, process=process, attempt="b", commit=False, **run)
+        save_one(path, second, process, attempt="b")
     with pytest.raises(IncompleteCheckpoint, match="Process 1 of 2 did not save"):
         sv.commit_shards(path, attempt="a", **run)
     for _ in range(2):
@@ -304,79 +237,40 @@ def test_processes_that_know_their_attempt_wait_and_commit_in_any_order() -> Non
 # --- Cost
 
 
-class CountedBucket(MemoryBucket):
-    """A bucket that counts requests and bytes."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.requests: Counter[str] = Counter()
-        self.moved: Counter[str] = Counter()
-
-    def note(self, what: str, nbytes: int = 0) -> None:
-        with self.lock:
-            self.requests[what] += 1
-            self.moved[threading.current_thread().name] += nbytes
-
-    def head(self, key: str) -> Head:
-        if not self.lock._is_owned():
-            self.note("head")
-        return super().head(key)
-
-    def listing(self, key: str) -> FolderListing:
-        self.note("list")
-        return super().listing(key)
-
-    def read(self, key: str, head: Head, start: int, nbytes: int) -> memoryview:
-        self.note("get", nbytes)
-        return super().read(key, head, start, nbytes)
-
-    def change(self, what: str, do: Callable[[], None]) -> None:
-        self.note(what.partition(" ")[0])
-        super().change(what, do)
-
-
 @pytest.mark.parametrize("form", ["shardvar", "torch"])
 @pytest.mark.parametrize("count", [4, *[64] * EXHAUSTIVE])
 def test_the_requests_of_a_save_grow_with_the_processes_and_no_data_pass_through_one(
     form: str, count: int
 ) -> None:
     """At most ten requests a process and some for the commit, no copy, each replica written once."""
-    bucket, url = CountedBucket(), f"s3://bucket/run/{form}"
+    bucket, url = CountingBucket(), f"s3://bucket/run/{form}"
     table = np.random.default_rng(1).standard_normal((count, 20_000))
     replica = np.arange(30_000.0)
-    errors: list[BaseException] = []
+    shares: list[dict[str, Any]] = [
+        {"w": sv.LocalShard(table[row : row + 1], (row, 0), table.shape), "x": replica}
+        for row in range(count)
+    ]
+    options: dict[str, Any] = {"format": form, "timeout": 120, "commit": True}
+    others, committer = {f"process {each}" for each in range(1, count)}, [0]
 
-    def save(process: int) -> None:
-        mine = {
-            "w": sv.LocalShard(table[process : process + 1], (process, 0), table.shape),
-            "x": replica,
-        }
-        try:
-            sv.save_shards(
-                url, mine, process=process, num_processes=count, run="r", format=form, timeout=120
-            )
-        except BaseException as error:  # noqa: BLE001 - shown below
-            errors.append(error)
+    def save(process: int) -> Any:
+        threading.current_thread().name = f"process {process}"
+        return save_one(url, shares, process, **options)
 
+    def noted(key: str, head: Head, start: int, nbytes: int) -> memoryview:
+        committer[0] += 0 if threading.current_thread().name in others else nbytes
+        return MemoryBucket.read(bucket, key, head, start, nbytes)
+
+    bucket.read = noted  # type: ignore[method-assign]
     with in_bucket(bucket):
         for _ in range(2):  # a new checkpoint, and one in its place
-            bucket.requests.clear()
-            bucket.moved.clear()
-            threads = [
-                threading.Thread(target=save, args=(each,), name=f"process {each}")
-                for each in range(count)
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            assert not errors
-            assert bucket.requests["copy"] == 0
-            assert bucket.requests.total() <= 10 * count + 8, bucket.requests
+            bucket.counts.clear()
+            committer[0] = 0
+            assert not [each for each in together_of(count, save) if isinstance(each, Exception)]
+            assert bucket.counts["copy"] == 0
+            assert bucket.counts.total() <= 10 * count + 8, bucket.counts
             nbytes = table.nbytes + replica.nbytes
-            others = [f"process {each}" for each in range(1, count)]
-            committer = sum(n for name, n in bucket.moved.items() if name not in others)
-            assert committer <= nbytes / 100
+            assert committer[0] <= nbytes / 100
             stored = sum(map(len, bucket.files.values()))
             assert nbytes <= stored <= nbytes * 1.01 + 1000 * count
         assert np.array_equal(sv.load(url)["w"], table)
@@ -384,13 +278,12 @@ def test_the_requests_of_a_save_grow_with_the_processes_and_no_data_pass_through
 
 
 def test_replicas_that_process_0_holds_are_compared_though_not_written(tmp_path: Path) -> None:
-    path, options = tmp_path / "ck", {"num_processes": 2, "run": "1"}
-    sv.save_shards(path, {"x": np.zeros(1000)}, process=0, commit=False, **options)
-    sv.save_shards(path, {"x": np.ones(1000)}, process=1, commit=False, **options)
-    data = [(tmp_path / name).stat().st_size for name in os.listdir(tmp_path) if "data" in name]
-    assert data == [8000]
+    shares = [{"x": np.zeros(1000)}, {"x": np.ones(1000)}]
+    for process in range(2):
+        save_one(tmp_path / "ck", shares, process)
+    assert [each.stat().st_size for each in tmp_path.glob("*data*")] == [8000]
     with pytest.raises(InconsistentTensor, match="other values in process 1 than in process 0"):
-        sv.commit_shards(path, **options)
+        sv.commit_shards(tmp_path / "ck", num_processes=2, run="1")
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"class": "commit", "class": "commit"}', "1", ""])
@@ -398,3 +291,63 @@ def test_an_end_that_is_damaged_is_an_error_of_ours(text: str, tmp_path: Path) -
     run = Run(find_target(tmp_path / "model", None, "shardvar"), "7", 2)
     run.target.storage.create_once(run.mark("0" * 32, END), text.encode())
     assert isinstance(fence.read_end(run, "0" * 32), StorageError)
+
+
+# --- A job that has failed in a save, and starts again under the name of the run
+
+TABLE = np.arange(12.0)
+
+
+class Group(dict[str, str]):
+    """The processes of one job, none of which ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.questions = Semaphore(0)
+
+    def tell(self, key: str, text: str) -> None:
+        self[key] = text
+
+    def told(self, key: str) -> str | None:
+        self.questions.release()
+        return self.get(key)
+
+    def ended(self, processes: Sequence[int]) -> list[int]:
+        return []
+
+
+def save_rows(path: Path, process: int, count: int, group: Group, timeout: float) -> None:
+    rows = len(TABLE) // count
+    start = process * rows
+    shard = sv.LocalShard(TABLE[start : start + rows], offset=(start,), full_shape=TABLE.shape)
+    options = SaveOptions(timeout=timeout)
+    run = find_run(path, "step-7", count, None, peers=group, options=options)
+    save_with_objects(run, process, {"table": shard}, Metadata())
+
+
+@pytest.mark.parametrize(("before", "count"), [(2, 2), (3, 2), (2, 3)])
+def test_a_new_job_is_not_told_the_error_of_the_one_before(
+    before: int, count: int, tmp_path: Path
+) -> None:
+    """Also if its processes look before process 0 begins, and are of another number."""
+    with pytest.raises(IncompleteCheckpoint, match="did not save within"):
+        save_rows(tmp_path / "ck", 0, before, Group(), 0.01)
+    group = Group()
+    with ThreadPoolExecutor(count) as pool:
+        others = [
+            pool.submit(save_rows, tmp_path / "ck", process, count, group, 30)
+            for process in range(1, count)
+        ]
+        for _ in others:
+            group.questions.acquire(timeout=5)
+        save_rows(tmp_path / "ck", 0, count, group, 30)
+        assert [each.result() for each in others]
+    assert (sv.load(tmp_path / "ck")["table"] == TABLE).all() and sv.verify(tmp_path / "ck").ok
+    assert len([*tmp_path.iterdir()]) == 1 + count
+
+
+def test_a_process_that_is_late_is_told_the_error_of_its_own_job(tmp_path: Path) -> None:
+    group = Group()
+    for process, timeout in ((0, 0.01), (1, 3600)):
+        with pytest.raises(IncompleteCheckpoint, match="Process 1 of 2 did not save"):
+            save_rows(tmp_path / "ck", process, 2, group, timeout)

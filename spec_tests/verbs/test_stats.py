@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
@@ -83,6 +83,7 @@ def test_neither_a_small_deviation_on_a_large_mean_nor_a_digit_is_lost() -> None
     assert statistics(np.array([2**64 - 1], np.uint64)).maximum == 2**64 - 1
 
 
+@settings(max_examples=30)
 @given(tensor_dicts(strings=True), st.integers(1, 4), st.integers(16, 100))
 def test_streamed_statistics_do_not_depend_on_the_layout(
     tmp_path_factory: pytest.TempPathFactory, tensors: dict[str, Any], parts: int, nbytes: int

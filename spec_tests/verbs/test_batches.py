@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 import shardvar as sv
 from shardvar.errors import ArgumentError, OutOfRange, UnknownKey
@@ -24,6 +25,8 @@ from spec_tests.helpers.hypothesis_strategies import (
 )
 from spec_tests.verbs.test_verbs import FORMATS, SLICED, SOME, directory, held, home, target
 
+STEPS = [slice(None, None, step) for step in (1, 2, 3, -1, -2)]
+
 
 @st.composite
 def requests(draw: st.DrawFn, tensors: dict[str, Array]) -> list[tuple[str, Any]]:
@@ -32,7 +35,9 @@ def requests(draw: st.DrawFn, tensors: dict[str, Array]) -> list[tuple[str, Any]
     for _ in range(draw(st.integers(0, 6))):
         key = draw(st.sampled_from(sorted(tensors)))
         shape = tensors[key].shape
-        wanted = st.one_of(st.none(), regions_in(shape), any_indexes(shape))
+        basic = hnp.basic_indices(shape, allow_newaxis=True)
+        strided = st.tuples(*[st.sampled_from(STEPS)] * len(shape))
+        wanted = st.one_of(st.none(), regions_in(shape), any_indexes(shape), basic, strided)
         found.append((key, draw(wanted)))
     return found
 
@@ -106,6 +111,7 @@ NO_INDEXES: list[tuple[Any, type[Exception], str]] = [
     ([0, 13], IndexError, "Index 13"), (np.array([-14]), IndexError, "Index -14"),
     (np.array([True] * 12), IndexError, "mask"), (([1, 2], [0, 1, 0]), IndexError, "broadcast"),
     (np.array([1.0]), ArgumentError, "integers"), (slice("a", "b"), ArgumentError, "'a' must be"),
+    (slice(0, 3, 0), ArgumentError, "step 0"),
     (Region((10, 0), (4, 4)), ArgumentError, "reaches out"), (Region((0,), (4,)), ArgumentError, "rank"),
 ]  # fmt: skip
 

@@ -468,17 +468,3 @@ def test_a_package_that_is_missing_is_named(
     assert not [*tmp_path.glob("x*")]
     # TRL needs no package.
     sv.apply(tmp_path / "a", publish(tmp_path, "trl"), tmp_path / "x")
-
-
-@pytest.mark.parametrize("base", ["a.npz", "a.safetensors", "a.pt"])
-def test_any_format_is_a_base(base: str, tmp_path: Path) -> None:
-    a = {"w": weights(4000, np.float32).reshape(40, 100), "n": np.arange(9)}
-    b = {"w": moved(a["w"], 0.01), "n": a["n"]}
-    sv.save(tmp_path / base, a)
-    delta = slime_delta(tmp_path / "d", a, b)
-    sv.apply(tmp_path / base, delta, tmp_path / "c", partition=3, format="shardvar")
-    assert octets(sv.load(tmp_path / "c")) == octets(b)
-    assert [*sv.load(tmp_path / "c")] == [*sv.load(tmp_path / base)]
-    # In the place of the base.
-    sv.apply(tmp_path / base, delta, tmp_path / base, force=True)
-    assert octets(sv.load(tmp_path / base)) == octets(b)

@@ -49,28 +49,6 @@ def test_joined_parts_are_those_of_numpy(
     assert sv.verify(directory / "joined").ok
 
 
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=3), st.integers(1, 3), st.data())
-def test_an_axis_to_join_along_is_a_rule_of_ranks(
-    tmp_path_factory: pytest.TempPathFactory, shape: list[int], count: int, data: st.DataObject
-) -> None:
-    """``concat`` and the rule that it is short for make the same slices of the same numbers."""
-    directory, axis = tmp_path_factory.mktemp("joined"), data.draw(st.integers(0, len(shape) - 1))
-    count += 1
-    for number in range(count):
-        part = np.arange(np.prod(shape), dtype=np.int16).reshape(shape) + 100 * number
-        sv.save(directory / str(number), {"w": part}, partition={"w": 2} if part.size else None)
-    paths = [directory / str(number) for number in range(count)]
-    axes = [f"a{each}" for each in range(len(shape))]
-    joined = [f"(rank {each})" if each == f"a{axis}" else each for each in axes]
-    rule = f"{{rank}}/w[{' '.join(axes)}] -> w[{' '.join(joined)}]"
-    sv.reshard(paths, directory / "short", concat={"w": axis})
-    sv.reshard(paths, directory / "rule", map=[rule])
-    assert sv.diff(directory / "short", directory / "rule").equal
-    names = ("short", "rule")
-    files = [[each.read_bytes() for each in directory.glob(f"{name}.data*")] for name in names]
-    assert files[0] == files[1]
-
-
 W = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
 
 

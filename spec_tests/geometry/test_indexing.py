@@ -105,6 +105,7 @@ def test_the_law_of_regions_and_picks(
     assert np.array_equal(
         picked[0] if len(parts) == 1 else np.concatenate(picked, axis), np.asarray(array[key])
     )
+    assert len(parts) == 1 or all(part.size <= most or 1 in part.shape for part, _ in parts)
 
 
 @given(st.integers(0, 9), st.data())

@@ -46,13 +46,17 @@ def mask_octets(encoding: int, body: bytes, count: int, nbytes: int, width: int)
     return np.asarray(PAGE.mask_of(encoding, body, count, nbytes, width)).tobytes()
 
 
+def stored(path: Path) -> tuple[dict[str, Any], str]:
+    """The tensors of a delta, and its mark."""
+    with sv.open_checkpoint(path) as reader:
+        return {key: reader.read(key) for key in reader}, reader.metadata.user[DELTA]
+
+
 def rewrite_delta(path: Path, change: Callable[[Any, Any, Any], object]) -> None:
     """Write a delta again with a change of its tensors, its mark and its rows by key: its checksums
     are right."""
-    with sv.open_checkpoint(path) as reader:
-        tensors = {key: reader.read(key) for key in reader}
-        mark = json.loads(reader.metadata.user[DELTA])
-    document = json.loads(tensors["table"].tobytes())
+    tensors, text = stored(path)
+    mark, document = json.loads(text), json.loads(tensors["table"].tobytes())
     change(tensors, mark, {each["key"]: each for each in document["tensors"]})
     tensors["table"] = np.frombuffer(json.dumps(document).encode(), np.uint8)
     sv.save(path, tensors, metadata={DELTA: json.dumps(mark)})

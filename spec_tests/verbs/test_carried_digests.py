@@ -2,13 +2,14 @@
 ``verify`` compares them."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
@@ -16,9 +17,11 @@ from shardvar.cli import main
 from shardvar.errors import ArgumentError, CorruptCheckpoint, MalformedCheckpoint, UnsupportedError
 from shardvar.planning.policies import MaxShardSizePolicy
 from shardvar.testing.arrays import arrays
+from shardvar.verbs.compare.digest import digest_array
 from shardvar.wire.digests import DIGESTS, encode_digests
 from shardvar.wire.safetensors_header import build_header
 from spec_tests.helpers.damage import flip
+from spec_tests.helpers.metadata_saves import save_with
 from spec_tests.helpers.sharding_callbacks import Negating
 
 MODEL: dict[str, Any] = {
@@ -28,24 +31,30 @@ MODEL: dict[str, Any] = {
 }
 
 
+def carried_by(path: Path) -> dict[str, str]:
+    with sv.open_checkpoint(path) as reader:
+        return dict(reader.digests)
+
+
 def right(path: Path) -> bool:
     """Return True if a checkpoint carries digests, and these are of its bytes."""
-    with sv.open_checkpoint(path) as reader:
-        carried = dict(reader.digests)
+    carried = carried_by(path)
     return bool(carried) and carried == sv.digest(path).tensors
 
 
-def stale(path: Path) -> bool:
-    """Return True if a checkpoint carries digests that are not of its bytes."""
-    with sv.open_checkpoint(path) as reader:
-        carried = dict(reader.digests)
-    return bool(carried) and carried != sv.digest(path).tensors
+KEYS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=5)
 
 
-@pytest.mark.parametrize("partition", [None, 3, {"a": [2, 2]}])
-def test_a_save_carries_the_digests_of_what_it_writes(partition: Any, tmp_path: Path) -> None:
-    sv.save(tmp_path / "m", MODEL, partition=partition, digest=True)
-    assert right(tmp_path / "m")
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(model=st.dictionaries(KEYS, arrays(max_rank=3), max_size=3), cuts=st.sampled_from([None, 2]))
+@example(model=MODEL, cuts=None)
+@example(model=MODEL, cuts=3)
+@example(model=MODEL, cuts={"a": [2, 2]})
+def test_saved_arrays_of_any_kind_carry_right_digests(
+    model: dict[str, Any], cuts: Any, tmp_path: Path
+) -> None:
+    sv.save(tmp_path / "m", model, partition=cuts, digest=True)
+    assert {*carried_by(tmp_path / "m")} == {*model} and (right(tmp_path / "m") or not model)
     with sv.open_checkpoint(tmp_path / "m") as reader:
         assert not reader.metadata.user
 
@@ -61,17 +70,6 @@ def test_a_file_and_a_set_of_safetensors_carry_them_where_the_real_library_ignor
     # One place: a file of the set carries none.
     for name in index["weight_map"].values():
         assert DIGESTS.encode() not in (tmp_path / name).read_bytes()
-
-
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_saved_arrays_of_any_kind_carry_right_digests(data: st.DataObject, tmp_path: Path) -> None:
-    keys = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=5)
-    model = data.draw(st.dictionaries(keys, arrays(max_rank=3), max_size=3))
-    sv.save(tmp_path / "m", model, digest=True, partition=data.draw(st.sampled_from([None, 2])))
-    assert not stale(tmp_path / "m")
-    with sv.open_checkpoint(tmp_path / "m") as reader:
-        assert {*reader.digests} == {*model}
 
 
 CHANGES: dict[str, tuple[dict[str, Any], str]] = {
@@ -99,62 +97,42 @@ def test_a_reshard_carries_the_digests_of_what_it_writes(
     assert words in report.digests
 
 
-def test_sources_that_are_joined_carry_new_digests(tmp_path: Path) -> None:
+def test_joined_sources_and_tied_weights_carry_digests(tmp_path: Path) -> None:
     for part in ("one", "two"):
         sv.save(tmp_path / part, {"a": MODEL["a"], "step": MODEL["step"]}, digest=True)
-    sources = [tmp_path / "one", tmp_path / "two"]
-    sv.reshard(sources, tmp_path / "out", concat={"a": 0})
-    assert right(tmp_path / "out")
-
-
-def test_tied_weights_and_objects_are_among_them(tmp_path: Path) -> None:
-    torch_like = {"a": MODEL["b"], "b": MODEL["b"]}
-    sv.save(tmp_path / "m", torch_like, digest=True)
-    sv.reshard(tmp_path / "m", tmp_path / "out.safetensors")
-    assert right(tmp_path / "out.safetensors")
+    sv.reshard([tmp_path / "one", tmp_path / "two"], tmp_path / "out", concat={"a": 0})
+    save_with(tmp_path / "m", {"a": MODEL["b"], "b": MODEL["b"]}, {"b": "a"})
+    sv.reshard(tmp_path / "m", tmp_path / "tied.safetensors", digest=True)
+    assert right(tmp_path / "out") and right(tmp_path / "tied.safetensors")
 
 
 def test_a_format_without_a_place_leaves_them_out_and_says_so(tmp_path: Path) -> None:
     sv.save(tmp_path / "m", {"a": MODEL["a"]}, digest=True)
     report = sv.reshard(tmp_path / "m", tmp_path / "out.npz")
     assert "left out: npz cannot carry them" in report.digests
-    with sv.open_checkpoint(tmp_path / "out.npz") as reader:
-        assert not reader.digests
-    with pytest.raises(UnsupportedError, match="cannot carry digests"):
-        sv.reshard(tmp_path / "m", tmp_path / "other.npz", digest=True)
-    with pytest.raises(UnsupportedError, match="cannot carry digests"):
-        sv.save(tmp_path / "third.npz", {"a": MODEL["a"]}, digest=True)
-    assert sorted(path.suffix for path in tmp_path.iterdir()) != []
-    assert not (tmp_path / "third.npz").exists() and not (tmp_path / "other.npz").exists()
+    assert not carried_by(tmp_path / "out.npz")
+    saved: Any = lambda path, **more: sv.save(path, {"a": MODEL["a"]}, **more)  # noqa: E731
+    for write in (partial(sv.reshard, tmp_path / "m"), saved):
+        with pytest.raises(UnsupportedError, match="cannot carry digests"):
+            write(tmp_path / "other.npz", digest=True)
+        assert not (tmp_path / "other.npz").exists()
 
 
-def test_the_result_of_a_delta_carries_digests_if_its_base_does(tmp_path: Path) -> None:
-    changed = {**MODEL, "a": MODEL["a"] + 1, "new": np.arange(3)}
-    sv.save(tmp_path / "base", MODEL, digest=True)
-    sv.save(tmp_path / "plain", MODEL)
-    sv.save(tmp_path / "after", changed)
-    sv.delta(tmp_path / "base", tmp_path / "after", tmp_path / "delta")
-    sv.apply(tmp_path / "base", tmp_path / "delta", tmp_path / "out.safetensors")
-    sv.apply(tmp_path / "plain", tmp_path / "delta", tmp_path / "other")
-    assert right(tmp_path / "out.safetensors")
-    with sv.open_checkpoint(tmp_path / "other") as reader:
-        assert not reader.digests
-
-
-@pytest.mark.parametrize("dialect", ["trl", "slime"])
-def test_the_result_of_a_delta_of_another_program_carries_new_digests(
-    dialect: str, tmp_path: Path
+@pytest.mark.parametrize("dialect", [None, "trl", "slime"])
+def test_the_result_of_a_delta_carries_new_digests_if_its_base_does(
+    dialect: str | None, tmp_path: Path
 ) -> None:
     a = {"w": np.arange(2000).astype(ml_dtypes.bfloat16), "v": np.ones(3, ml_dtypes.bfloat16)}
-    b = {**a, "w": a["w"] + a["w"].dtype.type(1)}
+    b = {**a, "w": a["w"] + a["w"].dtype.type(1)} | ({} if dialect else {"new": np.arange(3)})
     sv.save(tmp_path / "a", a, digest=True)
+    sv.save(tmp_path / "plain", a)
     sv.save(tmp_path / "b.safetensors", b)
     delta = tmp_path / ("delta.safetensors" if dialect == "trl" else "delta")
-    sv.delta(
-        tmp_path / "a", tmp_path / "b.safetensors", delta, dialect=dialect, versions=("6", "7")
-    )
+    options: Any = {"dialect": dialect, "versions": ("6", "7")} if dialect else {}
+    sv.delta(tmp_path / "a", tmp_path / "b.safetensors", delta, **options)
     sv.apply(tmp_path / "a", delta, tmp_path / "out.safetensors")
-    assert right(tmp_path / "out.safetensors")
+    sv.apply(tmp_path / "plain", delta, tmp_path / "other")
+    assert right(tmp_path / "out.safetensors") and not carried_by(tmp_path / "other")
     assert sv.diff(tmp_path / "out.safetensors", tmp_path / "b.safetensors").equal
 
 
@@ -162,6 +140,7 @@ def test_the_result_of_a_delta_of_another_program_carries_new_digests(
 
 
 def test_verify_compares_what_a_file_without_checksums_carries(tmp_path: Path) -> None:
+    """And a reshard of it is refused, or loses its digests."""
     path = tmp_path / "m.safetensors"
     sv.save(path, MODEL, digest=True)
     assert sv.verify(path).verdict == "ok" and {*sv.verify(path).outcomes.values()} == {"ok"}
@@ -170,36 +149,27 @@ def test_verify_compares_what_a_file_without_checksums_carries(tmp_path: Path) -
     assert [each.key for each in report.damages] == ["b"]
     assert "its own metadata" in report.damages[0].message and report.outcomes["a"] == "ok"
     assert sv.verify(path, filter="a").ok and not sv.verify(path, filter="b").ok
-
-
-def test_a_reshard_of_a_damaged_file_is_refused_or_loses_its_digests(tmp_path: Path) -> None:
-    path = tmp_path / "m.safetensors"
-    sv.save(path, MODEL, digest=True)
-    flip(path, -1)
     for options in ({}, {"rename": {"a": "c"}}, {"digest": True}):
         with pytest.raises(CorruptCheckpoint, match="'b' does not have the digest"):
             sv.reshard(path, tmp_path / "out", **options)  # type: ignore[arg-type]
         assert not list(tmp_path.glob("out*"))
-    report = sv.reshard(path, tmp_path / "out", keep_going=True)
-    assert "left out" in report.digests and not sv.open_checkpoint(tmp_path / "out").digests
+    said = sv.reshard(path, tmp_path / "out", keep_going=True).digests
+    assert "left out" in said and not carried_by(tmp_path / "out")
 
 
-def with_text(path: Path, text: str, keys: tuple[str, ...] = ("a",)) -> None:
+ONE_TWO = digest_array("a", np.array([1, 2], np.uint8))
+
+
+def with_text(path: Path, text: str, *keys: str) -> Path:
     """Write a safetensors file that carries a text."""
     rows = [(key, "uint8", (2,)) for key in keys]
     path.write_bytes(build_header(rows, {DIGESTS: text}) + b"\1\2" * len(keys))
-
-
-def digests(*keys: str) -> dict[str, str]:
-    """The digests of tensors as ``with_text`` writes them."""
-    from shardvar.verbs.compare.digest import digest_array
-
-    return {key: digest_array(key, np.array([1, 2], np.uint8)) for key in keys}
+    return path
 
 
 def test_keys_that_are_missing_or_more_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "m.safetensors"
-    with_text(path, encode_digests(digests("a", "gone")), ("a", "more"))
+    text = encode_digests({"a": ONE_TWO, "gone": ONE_TWO})
+    path = with_text(tmp_path / "m.safetensors", text, "a", "more")
     found = {each.key: each.message for each in sv.verify(path).damages}
     assert {*found} == {"gone", "more"}
     assert "does not have it" in found["gone"] and "does not list it" in found["more"]
@@ -217,13 +187,12 @@ def test_keys_that_are_missing_or_more_are_named(tmp_path: Path) -> None:
 def test_a_malformed_text_is_one_error_of_verify_and_stops_no_reading(
     text: str, message: str, tmp_path: Path
 ) -> None:
-    path = tmp_path / "m.safetensors"
-    with_text(path, text)
+    path = with_text(tmp_path / "m.safetensors", text, "a")
     report = sv.verify(path)
     assert [message in each.message for each in report.damages] == [True]
     assert DIGESTS in report.damages[0].message
     assert sv.load(path)["a"].tolist() == [1, 2]
-    assert sv.digest(path).tensors == digests("a")
+    assert sv.digest(path).tensors == {"a": ONE_TWO}
     with sv.open_checkpoint(path) as reader:
         assert len(reader) == 1 and not reader.metadata.user
         with pytest.raises(MalformedCheckpoint, match=message):
@@ -236,23 +205,18 @@ def test_a_malformed_text_is_one_error_of_verify_and_stops_no_reading(
     assert right(tmp_path / "again")
 
 
-def test_the_metadata_of_a_user_cannot_pose_as_digests(tmp_path: Path) -> None:
+def test_what_would_be_stale_or_is_not_there_yet_is_refused(tmp_path: Path) -> None:
+    """The metadata of a user cannot pose as digests."""
+    array, lazy = np.arange(4.0), sv.lazy((3,), "float64", lambda: np.zeros(3))
     with pytest.raises(ArgumentError, match=DIGESTS):
-        sv.save(tmp_path / "m", MODEL, metadata={DIGESTS: "mine"})
-
-
-def test_lazy_arrays_are_not_hashed_before_they_are_written(tmp_path: Path) -> None:
-    lazy = sv.lazy((3,), "float64", lambda: np.zeros(3))
+        sv.save(tmp_path / "x", MODEL, metadata={DIGESTS: "mine"})
     with pytest.raises(UnsupportedError, match="lazy"):
-        sv.save(tmp_path / "m", {"a": lazy}, digest=True)
-
-
-def test_a_policy_that_changes_values_gets_no_stale_digests(tmp_path: Path) -> None:
-    sv.save(tmp_path / "m", {"a": np.arange(4.0)}, digest=True)
+        sv.save(tmp_path / "x", {"a": lazy}, digest=True)
     with pytest.raises(UnsupportedError, match="policy changes values"):
-        sv.save(tmp_path / "x", {"a": np.arange(4.0)}, digest=True, policy=Negating())
+        sv.save(tmp_path / "x", {"a": array}, digest=True, policy=Negating())
+    sv.save(tmp_path / "m", {"a": array}, digest=True)
     report = sv.reshard(tmp_path / "m", tmp_path / "out", policy=Negating())
-    assert "left out" in report.digests and not sv.open_checkpoint(tmp_path / "out").digests
+    assert "left out" in report.digests and not carried_by(tmp_path / "out")
 
 
 def test_the_command_says_what_it_carries(

@@ -2,7 +2,7 @@
 gives the same."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +35,16 @@ def read(path: Path) -> dict[str, Any]:
             return tensors_of(arrays)
     found = {}
     for key, (dtype, shape, slices) in book()["read"](path).items():
+        data = slices[0][2] if len(slices) == 1 else joined(shape, slices)
         if dtype == "string":
-            count = int(np.prod(shape))
-            texts = [bytes.fromhex(each) for each in split_strings(slices[0][2], count)]
-            data = b"".join(len(each).to_bytes(8, "little") + each for each in texts)
-        else:
-            data = slices[0][2] if len(slices) == 1 else joined(shape, slices)
+            data = framed(bytes.fromhex(each) for each in split_strings(data, int(np.prod(shape))))
         found[key] = dtype, shape, data
     return found
+
+
+def framed(texts: Iterable[bytes]) -> bytes:
+    """The data of strings."""
+    return b"".join(len(each).to_bytes(8, "little") + each for each in texts)
 
 
 def mark_of(path: Path) -> str:
@@ -50,12 +52,15 @@ def mark_of(path: Path) -> str:
         return reader.metadata.user[DELTA]
 
 
-def data_of_told(told: Mapping[str, Any]) -> str:
-    """The data of a tensor, or its hash, as an expectation has it."""
-    if "strings" in told:
-        texts = [bytes.fromhex(each) for each in told["strings"]]
-        return b"".join(len(each).to_bytes(8, "little") + each for each in texts).hex()
-    return str(told["sha256"])
+def told_of(tensors: Any) -> dict[str, Any]:
+    """By key: the dtype, the shape, and the data or their hash of tensors as an expectation has them."""
+    found = {}
+    for each in tensors:
+        octets = each["key"].encode() if "key" in each else bytes.fromhex(each["key_hex"])
+        texts = [bytes.fromhex(text) for text in each.get("strings", ())]
+        data = framed(texts).hex() if "strings" in each else each["sha256"]
+        found[octets.decode("utf-8", "surrogateescape")] = each["dtype"], (*each["shape"],), data
+    return found
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -70,17 +75,10 @@ def test_the_page_makes_the_result_of_each_golden_delta(name: str) -> None:
         for key, each in found.items()
     ]
     assert PAGE.digest_of_all(digests) == expected["digest"]
-    told = {
-        each["key"]
-        if "key" in each
-        else bytes.fromhex(each["key_hex"]).decode("utf-8", "surrogateescape"): each
-        for each in expected["tensors"]
+    assert told_of(expected["tensors"]) == {
+        key: (dtype, shape, data.hex() if dtype == "string" else PAGE.sha256(data).hexdigest())
+        for key, (dtype, shape, data) in found.items()
     }
-    assert found.keys() == told.keys()
-    for key, (dtype, shape, data) in found.items():
-        assert (dtype, [*shape]) == (told[key]["dtype"], told[key]["shape"]), key
-        seen = data.hex() if dtype == "string" else PAGE.sha256(data).hexdigest()
-        assert seen == data_of_told(told[key]), key
 
 
 @pytest.mark.parametrize("name", CASES)

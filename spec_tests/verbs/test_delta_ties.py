@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 from shardvar.errors import CheckpointError, ShardvarError
-from shardvar.planning.index import DELTA, find_ties
+from shardvar.planning.index import find_ties
 from shardvar.wire.digests import digest_of_all
-from spec_tests.helpers.delta_page import result_of, rewrite_delta, tensors_of
+from spec_tests.helpers.damage import flip
+from spec_tests.helpers.delta_page import result_of, rewrite_delta, stored, tensors_of
 from spec_tests.helpers.metadata_saves import save_with
 from spec_tests.helpers.thoroughness import stride
 
@@ -58,61 +59,50 @@ def versions(draw: st.DrawFn) -> list[tuple[dict[str, Any], dict[str, str]]]:
 STEPS = [np.eye(1, 60, at, np.int16)[0] for at in range(4)]
 
 
+def written(path: Path, chain: Any, is_untied: bool = False) -> list[Path]:
+    """Save checkpoints in a row, and return the deltas between them. The base may have all its
+    tensors by themselves."""
+    for number, (tensors, ties) in enumerate(chain):
+        save_with(path / f"v{number}", tensors, {} if is_untied and not number else ties)
+        if number:
+            report = sv.delta(path / f"v{number - 1}", path / f"v{number}", path / f"d{number}")
+            found = {each.key: each.tie for each in report.tensors if each.tie}
+            assert found == ties_of(path / f"v{number}")
+            assert sv.verify(path / f"d{number}").ok
+    return [path / f"d{number}" for number in range(1, len(chain))]
+
+
+APART, TOGETHER = ({"a": STEPS[0], "b": STEPS[1]}, {}), ({"a": STEPS[2], "b": STEPS[2]}, {"b": "a"})
+
+
 @settings(deadline=None, max_examples=150 // stride(6))
 @given(versions(), st.booleans())
-@example(
-    [({"a": STEPS[0], "b": STEPS[1]}, {}), ({"a": STEPS[2], "b": STEPS[2]}, {"b": "a"})], False
-)
-@example(
-    [({"a": STEPS[0], "b": STEPS[0]}, {"b": "a"}), ({"a": STEPS[1], "b": STEPS[2]}, {})], False
-)
+@example([APART, TOGETHER], False)
+@example([TOGETHER, APART], False)
 def test_the_result_has_the_ties_of_the_new_checkpoint(
     tmp_path_factory: pytest.TempPathFactory, chain: Any, is_untied: bool
 ) -> None:
     path = tmp_path_factory.mktemp("t")
-    for number, (tensors, ties) in enumerate(chain):
-        # The base may have all its tensors by themselves.
-        mine = {} if is_untied and not number else ties
-        save_with(path / f"v{number}", tensors, mine)
-        if number:
-            report = sv.delta(path / f"v{number - 1}", path / f"v{number}", path / f"d{number}")
-            assert {each.key: each.tie for each in report.tensors if each.tie} == ties_of(
-                path / f"v{number}"
-            )
-            assert sv.verify(path / f"d{number}").ok
-    deltas = [path / f"d{number}" for number in range(1, len(chain))]
-    tensors, ties = chain[-1]
+    deltas = written(path, chain, is_untied)
+    found, (tensors, ties) = chain[0][0], chain[-1]
     # By the page.
-    found = chain[0][0]
     for each in deltas:
-        with sv.open_checkpoint(each) as reader:
-            stored, mark = {key: reader.read(key) for key in reader}, reader.metadata.user[DELTA]
         found = {
             key: np.frombuffer(data, dtype).reshape(shape)
-            for key, (dtype, shape, data) in result_of(found, stored, mark).items()
+            for key, (dtype, shape, data) in result_of(found, *stored(each)).items()
         }
     assert tensors_of(found) == tensors_of(tensors)
     # By shardvar, one after the other and joined.
     sv.compact_deltas(deltas, path / "j")
     assert sv.verify(path / "j").ok
     for given_ in (deltas, path / "j"):
-        report = sv.apply(path / "v0", given_, path / "c", force=True)
-        assert not report.untied
-        assert tensors_of(sv.load(path / "c")) == tensors_of(tensors)
-        assert groups(tensors, ties_of(path / "c")) == groups(tensors, ties)
         # In a format without ties, each has its own bytes, and the report says so.
-        report = sv.apply(path / "v0", given_, path / "e.npz", force=True)
-        assert tensors_of(sv.load(path / "e.npz")) == tensors_of(tensors)
-        assert groups(tensors, dict(report.untied)) == groups(tensors, ties)
-
-
-def written(path: Path, chain: Any) -> list[Path]:
-    """Save checkpoints in a row, and return the deltas between them."""
-    for number, each in enumerate(chain):
-        save_with(path / f"v{number}", *each)
-        if number:
-            sv.delta(path / f"v{number - 1}", path / f"v{number}", path / f"d{number}")
-    return [path / f"d{number}" for number in range(1, len(chain))]
+        for out, is_tied in (("c", True), ("e.npz", False)):
+            report = sv.apply(path / "v0", given_, path / out, force=True)
+            assert tensors_of(sv.load(path / out)) == tensors_of(tensors)
+            told = ties_of(path / out) if is_tied else dict(report.untied)
+            assert groups(tensors, told) == groups(tensors, ties)
+            assert not (is_tied and report.untied)
 
 
 def lie_about(deltas: list[Path], number: int, key: str, digest: str) -> None:
@@ -157,18 +147,16 @@ def test_deltas_that_lie_are_not_joined_to_one_that_lies(
     elif what == "tensor":
         place = data.draw(st.integers(0, 500))
 
-        def flip(tensors: Any, _mark: Any, _rows: Any) -> None:
-            name = [*tensors][place % len(tensors)]
-            octets = bytearray(tensors[name].tobytes())
+        def change(tensors: Any, _mark: Any, _rows: Any) -> None:
+            array = tensors[[*tensors][place % len(tensors)]].copy()
+            octets = array.reshape(-1).view(np.uint8)
             octets[place % len(octets)] ^= 1
-            tensors[name] = np.frombuffer(octets, tensors[name].dtype).reshape(tensors[name].shape)
+            tensors[[*tensors][place % len(tensors)]] = array
 
-        rewrite_delta(deltas[number], flip)
+        rewrite_delta(deltas[number], change)
     else:
         [file] = path.glob(f"d{number + 1}.svdata*")
-        octets = bytearray(file.read_bytes())
-        octets[data.draw(st.integers(0, len(octets) - 1))] ^= 1
-        file.write_bytes(octets)
+        flip(file, data.draw(st.integers(0, file.stat().st_size - 1)))
     there = {each.name for each in path.iterdir()}
     applied = outcome(lambda: path / sv.apply(path / "v0", deltas, path / "c").path)
     left = {each.name for each in path.iterdir()}

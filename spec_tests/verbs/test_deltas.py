@@ -42,34 +42,33 @@ def without_index(folder: Path) -> Path:
     return folder / "x.safetensors"
 
 
+def only(path: Path, tensors: dict[str, Any], **metadata: str) -> Path:
+    sv.save(path, tensors, metadata=metadata or None)
+    return path
+
+
 def fireworks(folder: Path) -> Path:
-    sv.save(
-        folder / "m.safetensors", dict.fromkeys(KEYS, BLOCK), metadata=dict.fromkeys(KEYS, "17")
-    )
-    return folder / "m.safetensors"
+    return only(folder / "m.safetensors", dict.fromkeys(KEYS, BLOCK), **dict.fromkeys(KEYS, "17"))
 
 
 def trl(folder: Path, sparse: str = "True") -> Path:
-    metadata = {"format": "sparse_weight_patch", "version": "1", "sparse": sparse}
-    sv.save(folder / "step_000003.safetensors", {"w": np.ones(3)}, metadata=metadata)
-    return folder / "step_000003.safetensors"
+    texts = {"format": "sparse_weight_patch", "version": "1", "sparse": sparse}
+    return only(folder / "step_000003.safetensors", {"w": np.ones(3)}, **texts)
 
 
-def pairs(folder: Path, endings: tuple[str, str]) -> Path:
+def pairs(folder: Path, endings: tuple[str, str] = (".idx", ".val")) -> Path:
     tensors = {f"{key}{ending}": np.arange(3) for key in KEYS for ending in endings}
     return put(folder / "delta-00001-of-00001.safetensors", tensors)
 
 
 def positions(folder: Path) -> Path:
-    sv.save(folder / "rank0000.safetensors", {"__positions__": BLOCK, "__values__": np.ones(4)})
-    return folder / "rank0000.safetensors"
+    return only(folder / "rank0000.safetensors", {"__positions__": BLOCK, "__values__": np.ones(4)})
 
 
 def skyrl(folder: Path) -> Path:
-    sv.save(folder / "delta-rank00000-file000000.safetensors", {"w": BLOCK})
     manifest = {"version": 2, "base_version": 1, "tensors": [], "payload_files": []}
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    return folder / "delta-rank00000-file000000.safetensors"
+    return only(folder / "delta-rank00000-file000000.safetensors", {"w": BLOCK})
 
 
 @pytest.mark.parametrize(
@@ -80,7 +79,7 @@ def skyrl(folder: Path) -> Path:
         (without_index, "checksum of each tensor"),
         (fireworks, "checksum of each tensor"),
         (trl, "sparse_weight_patch"),
-        (lambda folder: pairs(folder, (".idx", ".val")), "positions and values"),
+        (pairs, "positions and values"),
         (lambda folder: pairs(folder, (".indices", ".values")), "positions and values"),
         (positions, "positions and values"),
         (skyrl, "manifest.json"),
@@ -112,19 +111,25 @@ def test_a_model_is_no_delta(tmp_path: Path, run: Run) -> None:
         assert json.loads(run("inspect", path, "--json").out)["delta"] is None
 
 
-def test_a_delta_that_is_not_read_is_named_when_it_is_applied(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (skyrl, "dialect SkyRL"),
+        (positions, "dialect slime-v1"),
+        (pairs, "dialect unknown, positions and values"),
+    ],
+)
+def test_a_delta_that_is_not_read_is_named_when_it_is_applied(
+    make: Callable[[Path], Path], words: str, tmp_path: Path
+) -> None:
     """Also a folder with several files."""
     sv.save(tmp_path / "a", {"w": np.ones(3)})
-    (tmp_path / "sky").mkdir()
-    one = skyrl(tmp_path / "sky")
-    put(tmp_path / "sky" / "delta-rank00000-file000001.safetensors", {"v": BLOCK})
-    (tmp_path / "pairs").mkdir()
-    for path, words in (
-        (one, "dialect SkyRL"),
-        (tmp_path / "sky", "dialect SkyRL"),
-        (positions(tmp_path), "dialect slime-v1"),
-        (pairs(tmp_path / "pairs", (".idx", ".val")), "dialect unknown, positions and values"),
-    ):
+    (tmp_path / "d").mkdir()
+    paths = [make(tmp_path / "d")]
+    if make is skyrl:
+        put(tmp_path / "d" / "delta-rank00000-file000001.safetensors", {"v": BLOCK})
+        paths.append(tmp_path / "d")
+    for path in paths:
         with pytest.raises(UnsupportedError, match=words) as caught:
             sv.apply(tmp_path / "a", path, tmp_path / "b")
         assert "with the program that published it" in caught.value.remedy

@@ -9,7 +9,6 @@ import json
 import re
 import tempfile
 import zipfile
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from math import inf, nan, prod
 from pathlib import Path
@@ -203,35 +202,38 @@ def test_every_weight_of_eight_bits_with_every_exponent(tmp_path: Path, kind: An
 W = np.arange(12, dtype=np.uint8).reshape(3, 4).view(E4M3)
 
 
+I8 = np.full((3, 4), 3, np.int8)
+
+
 @pytest.mark.parametrize(
-    ("scales", "block"),
-    [
-        ({"w.weight_scale": np.float32(2)}, (3, 4)),
-        ({"w.weight_scale": np.array([2], np.float32)}, (3, 4)),
-        ({"w.weight_scale": np.array([[2], [3], [5]], np.float32)}, (1, 4)),
-        ({"w.weight_scale": np.array([2, 3, 5], ml_dtypes.bfloat16)}, (1, 4)),
-        ({"w.weight_scale_inv": np.float32(2)}, (3, 4)),
-        ({"w.scale": np.array([[3]], np.float32)}, (3, 4)),
-        ({"w.qscale_weight": np.float32(3)}, (3, 4)),
-    ],
-)
+    ("name", "scale", "weight"),
+    [("weight_scale", np.float32(2), W), ("weight_scale", np.array([2], np.float32), W),
+     ("weight_scale", np.array([[2], [3], [5]], np.float32), W), ("weight_scale_inv", np.float32(2), W),
+     ("weight_scale", np.array([2, 3, 5], ml_dtypes.bfloat16), W), ("scale", np.array([[3]], np.float32), W),
+     ("qscale_weight", np.float32(3), W), ("weight_scale", np.full((), 2, "f4"), I8)],
+)  # fmt: skip
 def test_one_scale_of_a_tensor_or_one_for_each_row(
-    tmp_path: Path, scales: dict[str, Array], block: tuple[int, int]
+    tmp_path: Path, name: str, scale: Array, weight: Array
 ) -> None:
-    sv.save(tmp_path / "m", {"w.weight": W, "w.input_scale": np.float32(1), **scales})
-    (values,) = scales.values()
-    exact = by_definition(W, values.astype(np.float64).reshape(3 // block[0], 1), block)
+    """Of integers too, if the model says so."""
+    config(
+        tmp_path,
+        **{"quantization_config": {"quant_method": "compressed-tensors"}} if weight is I8 else {},
+    )
+    tensors = {"w.weight": weight, f"w.{name}": scale}
+    sv.save(tmp_path / "m", tensors | ({"w.input_scale": np.float32(1)} if weight is W else {}))
+    numbers = VALUES[E4M3][weight.view(np.uint8)] if weight is W else weight.astype(np.float64)
     found = sv.load(tmp_path / "m", dequantize=True)
     assert list(found) == ["w.weight"]
-    assert same(found["w.weight"], exact, "bfloat16")
+    assert same(
+        found["w.weight"], numbers * np.reshape(scale.astype(np.float64), (-1, 1)), "bfloat16"
+    )
 
 
-def test_one_scale_of_integers(tmp_path: Path) -> None:
-    config(tmp_path, quantization_config={"quant_method": "compressed-tensors"})
-    tensors = {"w.weight": np.full((2, 4), 3, np.int8), "w.weight_scale": np.full((), 2, "f4")}
-    sv.save(tmp_path / "m.safetensors", tensors)
-    found = sv.load(tmp_path / "m.safetensors", dequantize="float32")
-    assert found["w.weight"].tolist() == [[6.0] * 4] * 2
+def check_parts(path: Path, key: str, exact: Array, part: tuple[slice, ...]) -> None:
+    with sv.open_checkpoint(path, dequantize="float32") as reader:
+        assert same(reader.read(key), exact, "float32")
+        assert same(reader.read(key, part), exact[part], "float32")
 
 
 def test_each_of_stacked_matrices_has_tiles_of_scales(tmp_path: Path) -> None:
@@ -239,14 +241,12 @@ def test_each_of_stacked_matrices_has_tiles_of_scales(tmp_path: Path) -> None:
     weights = rng.integers(0, 120, (2, 130, 64), np.uint8).view(E4M3)
     scales = rng.integers(120, 130, (2, 256, 4), np.uint8)
     tiles = scales.reshape(2, 2, 4, 32, 1, 4).transpose(0, 1, 4, 3, 2, 5).reshape(scales.shape)
-    data = {"block_size": 32, "is_swizzled_scales": True}
-    metadata = {"w": json.dumps({"_type": "MXTensor", "_data": data})}
+    described = {"_type": "MXTensor", "_data": {"block_size": 32, "is_swizzled_scales": True}}
     tensors = {"_w_qdata": weights, "_w_scale": tiles.view(E8M0)}
-    sv.save(tmp_path / "m.safetensors", tensors, metadata=metadata)
+    path = tmp_path / "m.safetensors"
+    sv.save(path, tensors, metadata={"w": json.dumps(described)})
     exact = by_definition(weights, scales.view(E8M0).astype(np.float64), (1, 32))
-    with sv.open_checkpoint(tmp_path / "m.safetensors", dequantize="float32") as reader:
-        assert same(reader.read("w"), exact, "float32")
-        assert same(reader.read("w", np.s_[1:, 100:129, 3:40]), exact[1:, 100:129, 3:40], "float32")
+    check_parts(path, "w", exact, np.s_[1:, 100:129, 3:40])
 
 
 def test_packed_numbers_without_an_axis_of_blocks(tmp_path: Path) -> None:
@@ -255,199 +255,123 @@ def test_packed_numbers_without_an_axis_of_blocks(tmp_path: Path) -> None:
     scales = rng.integers(100, 150, (4, 3), np.uint8)
     sv.save(tmp_path / "m", {"w.weight": packed, "w.scale": scales.view(E8M0)}, partition=2)
     exact = fp4_by_definition(packed.view(np.uint8).reshape(4, 3, 16), scales)
-    with sv.open_checkpoint(tmp_path / "m", dequantize="float32") as reader:
-        assert same(reader.read("w.weight"), exact, "float32")
-        assert same(reader.read("w.weight", np.s_[1:4, 7:91]), exact[1:4, 7:91], "float32")
+    check_parts(tmp_path / "m", "w.weight", exact, np.s_[1:4, 7:91])
 
 
 @pytest.mark.parametrize("name", ["dtype", "torch_dtype"])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int8", None])
 def test_the_dtype_is_the_models(tmp_path: Path, name: str, dtype: str | None) -> None:
-    sv.save(tmp_path / "m", {"w.weight": W, "w.weight_scale": np.float32(1)})
+    sv.save(tmp_path / "m", scaled(np.float32(1)))
     config(tmp_path, text_config={name: dtype})
-    expected = dtype if dtype in DTYPES else "bfloat16"
-    assert sv.load(tmp_path / "m", dequantize=True)["w.weight"].dtype == DTYPES[expected]
-    assert sv.load(tmp_path / "m", dequantize="float32")["w.weight"].dtype == np.float32
+    for given_dtype, found in ((True, dtype if dtype in DTYPES else "bfloat16"), ("float32",) * 2):
+        loaded = sv.load(tmp_path / "m", dequantize=given_dtype)
+        assert loaded["w.weight"].dtype == DTYPES[str(found)]
 
 
 def test_a_slice_reads_only_its_blocks_and_their_scales(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(2)
-    weights = rng.integers(0, 120, (1024, 1024), np.uint8).view(E4M3)
     blocks = rng.integers(0, 256, (8, 256, 8, 16), np.uint8)
-    tensors = {
-        "w.weight": weights,
-        "w.weight_scale_inv": np.ones((8, 8), np.float32),
-        "x_blocks": blocks,
-        "x_scales": np.full((8, 256, 8), 127, np.uint8),
-    }
+    tensors = scaled(np.ones((8, 8), "f4"), rng.integers(0, 120, (1024, 1024), np.uint8).view(E4M3))
+    tensors |= {"x_blocks": blocks, "x_scales": np.full((8, 256, 8), 127, np.uint8)}
     sv.save(tmp_path / "m.safetensors", tensors)
-    read = 0
+    read, read_span = list[int](), ListedSource.read_span
 
-    def counted(function: Callable[..., None]) -> Callable[..., None]:
-        def count(self: Any, number: int, start: int, buffer: memoryview) -> None:
-            nonlocal read
-            read += len(buffer)
-            function(self, number, start, buffer)
-
-        return count
+    def counted(self: Any, number: int, start: int, buffer: memoryview) -> None:
+        read.append(len(buffer))
+        read_span(self, number, start, buffer)
 
     with sv.open_checkpoint(tmp_path / "m.safetensors", dequantize="float32") as reader:
-        monkeypatch.setattr(ListedSource, "read_span", counted(ListedSource.read_span))
-        reader.read("w.weight", np.s_[130:140])
-        assert read == 10 * 1024 + 8 * 4
-        read = 0
-        reader.read("w.weight", np.s_[5, 200:204])
-        assert read == 4 + 4
-        read = 0
-        reader.read("x", np.s_[3])
-        assert read == blocks[3].nbytes + 256 * 8
+        monkeypatch.setattr(ListedSource, "read_span", counted)
+        for key, part, nbytes in (
+            ("w.weight", np.s_[130:140], 10 * 1024 + 8 * 4),
+            ("w.weight", np.s_[5, 200:204], 4 + 4),
+            ("x", np.s_[3], blocks[3].nbytes + 256 * 8),
+        ):
+            reader.read(key, part)
+            assert sum(read) == nbytes
+            read.clear()
 
 
-def test_damaged_weights_and_scales_are_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["w.weight", "w.weight_scale_inv"])
+def test_damaged_weights_and_scales_are_found(key: str, tmp_path: Path) -> None:
     """Of the native format every byte is guarded, and so is every number."""
-    for key in ("w.weight", "w.weight_scale_inv"):
-        folder = tmp_path / key
-        folder.mkdir()
-        sv.save(folder / "m", {"w.weight": W, "w.weight_scale_inv": np.ones((1, 1), np.float32)})
-        with sv.open_checkpoint(folder / "m") as reader:
-            entries = reader.find(key)
-            file, start = reader.index.files[int(entries.file[0])], int(entries.start[0])
-        flip(folder / file, start)
+    sv.save(tmp_path / "m", scaled(np.ones((1, 1), np.float32)))
+    with sv.open_checkpoint(tmp_path / "m") as reader:
+        entries = reader.find(key)
+        file, start = reader.index.files[int(entries.file[0])], int(entries.start[0])
+    flip(tmp_path / file, start)
+    for verb in (sv.load, lambda path, **more: sv.reshard(path, tmp_path / "n", **more)):
         with pytest.raises(CheckpointError, match="checksum"):
-            sv.load(folder / "m", dequantize=True)
-        with pytest.raises(CheckpointError, match="checksum"):
-            sv.reshard(folder / "m", folder / "n", dequantize=True)
-        assert not list(folder.glob("n*"))
+            verb(tmp_path / "m", dequantize=True)
+    assert not list(tmp_path.glob("n*"))
 
 
 ONE = np.ones((1, 1), np.float32)
-WRONG: list[tuple[dict[str, Array], type[Exception], str]] = [
-    (
-        {"w.weight": W},
-        InvalidCheckpoint,
-        "'w.weight' is of float8_e4m3fn, and its scales, such as 'w.weight_scale_inv'",
-    ),
-    ({"w.weight_scale_inv": ONE}, InvalidCheckpoint, "holds scales, and there is no 'w.weight'"),
-    (
-        {"w.weight": np.ones(3, np.float32), "w.weight_scale": ONE},
-        InvalidCheckpoint,
-        "holds scales, and 'w.weight' is float32",
-    ),
-    ({"x_scales": np.ones((2, 2), np.uint8)}, InvalidCheckpoint, "there is no 'x_blocks'"),
-    (
-        {"x_blocks": np.ones((2, 2, 16), np.uint8)},
-        InvalidCheckpoint,
-        "'x_scales' is not there",
-    ),
-    (
-        {"w.weight": W, "w.weight_scale_inv": np.ones((1, 2), np.float32)},
-        InvalidCheckpoint,
-        r"shape \[1, 2\].* need \[1, 1\]",
-    ),
-    (
-        {"w.weight": W, "w.weight_scale_inv": np.ones((3, 1), np.float32)},
-        InvalidCheckpoint,
-        r"shape \[3, 1\]",
-    ),
-    (
-        {"x_blocks": np.ones((2, 2, 16), np.uint8), "x_scales": np.ones((2, 3), np.uint8)},
-        InvalidCheckpoint,
-        r"shape \[2, 3\]",
-    ),
-    ({"w.weight": W, "w.weight_scale": np.ones((1, 1), np.int32)}, InvalidCheckpoint, "int32"),
-    (
-        {"w.weight": W, "w.weight_scale": ONE, "w.weight_scale_inv": ONE},
-        InvalidCheckpoint,
-        "two sets of scales",
-    ),
-    (
-        {"w.weight": W, "w.weight_scale_inv": ONE * nan},
-        InvalidCheckpoint,
-        r"scale nan at \[0, 0\] of 'w.weight_scale_inv'",
-    ),
-    ({"w.weight": W, "w.weight_scale_inv": ONE * inf}, InvalidCheckpoint, "not a finite number"),
-    (
-        {"w.weight": W, "w.weight_scale_inv": np.full((1, 1), 255, np.uint8).view(E8M0)},
-        InvalidCheckpoint,
-        "not a finite number",
-    ),
-    (
-        {"w.weight": np.full((1, 1), 126, np.uint8).view(E4M3), "w.weight_scale_inv": ONE * 3e38},
-        UnsupportedError,
-        "beyond float32",
-    ),
-    (
-        {
-            "x": ONE,
-            "x.blocks": np.ones((2, 2, 16), np.uint8),
-            "x.scales": np.ones((2, 2), np.uint8),
-        },
-        InvalidCheckpoint,
-        "would become 'x', which is there",
-    ),
-    (
-        {
-            "w.qweight": np.ones((2, 8), np.int32),
-            "w.qzeros": np.ones((1, 1), np.int32),
-            "w.scales": np.ones((1, 8), "f4"),
-        },
-        UnsupportedError,
-        "GPTQ",
-    ),
-    (
-        {
-            "w.qweight": np.ones((2, 2), np.int32),
-            "w.qzeros": np.ones((1, 2), np.int32),
-            "w.scales": np.ones((1, 16), "f4"),
-        },
-        UnsupportedError,
-        "AWQ",
-    ),
-    (
-        {
-            "w.weight": np.ones((1, 8), np.uint8),
-            "w.weight_scale": ONE.astype(E4M3),
-            "w.weight_scale_2": ONE,
-        },
-        UnsupportedError,
-        "NVFP4",
-    ),
-    (
-        {"w.weight_packed": np.ones((2, 2), np.int32), "w.weight_scale": ONE},
-        InvalidCheckpoint,
-        "compressed-tensors.*weight_shape' is not there",
-    ),
-    (
-        {"w.weight": np.ones((2, 2), np.uint8), "w.weight.absmax": ONE},
-        InvalidCheckpoint,
-        "bitsandbytes.*quant_state.bitsandbytes__nf4' is not there",
-    ),
-    ({"w.weight": np.ones((2, 2), np.int8), "w.SCB": ONE}, InvalidCheckpoint, "LLM.int8"),
-    (
-        {"w.weight": np.array(3, np.int8), "w.scale": np.array(1).astype(E8M0)},
-        InvalidCheckpoint,
-        "Rows of 1 elements hold no codes of 4 bits",
-    ),
-    (
-        {"w.weight": np.ones((2, 2), np.int8), "w.weight_scale": ONE},
-        UnsupportedError,
-        "integers of 8 bits",
-    ),
-]
+
+B = np.ones((2, 2, 16), np.uint8)
+"""Blocks of MXFP4."""
 
 
-@pytest.mark.parametrize(("tensors", "error", "message"), WRONG)
+def scaled(scale: Any, weight: Array = W, suffix: str = "_scale_inv") -> dict[str, Array]:
+    """A weight and its scales."""
+    return {"w.weight": weight, f"w.weight{suffix}": scale}
+
+
+def packed(*shapes: tuple[int, ...]) -> dict[str, Array]:
+    """Codes and zeros of GPTQ or AWQ, and scales."""
+    codes, zeros, scales = (np.ones(shape, np.int32) for shape in shapes)
+    return {"w.qweight": codes, "w.qzeros": zeros, "w.scales": scales.astype("f4")}
+
+
+WRONG: dict[type[Exception], list[tuple[dict[str, Array], str]]] = {
+    InvalidCheckpoint: [
+        ({"w.weight": W}, "'w.weight' is of float8_e4m3fn, and its scales, such as 'w.weight_scale_inv'"),
+        ({"w.weight_scale_inv": ONE}, "holds scales, and there is no 'w.weight'"),
+        (scaled(ONE, np.ones(3, np.float32), "_scale"), "holds scales, and 'w.weight' is float32"),
+        ({"x_scales": B[0]}, "there is no 'x_blocks'"),
+        ({"x_blocks": B}, "'x_scales' is not there"),
+        ({"x_blocks": B, "x_scales": np.ones((2, 3), np.uint8)}, r"shape \[2, 3\]"),
+        ({"x": ONE, "x.blocks": B, "x.scales": B[..., 0]}, "would become 'x', which is there"),
+        (scaled(np.ones((1, 2), np.float32)), r"shape \[1, 2\].* need \[1, 1\]"),
+        (scaled(np.ones((3, 1), np.float32)), r"shape \[3, 1\]"),
+        (scaled(np.ones((1, 1), np.int32), suffix="_scale"), "int32"),
+        (scaled(ONE) | {"w.weight_scale": ONE}, "two sets of scales"),
+        (scaled(ONE * nan), r"scale nan at \[0, 0\] of 'w.weight_scale_inv'"),
+        (scaled(ONE * inf), "not a finite number"),
+        (scaled(np.full((1, 1), 255, np.uint8).view(E8M0)), "not a finite number"),
+        (scaled(ONE, np.ones((2, 2), np.int32), "_scale") | {"w.weight_packed": np.ones((2, 2), np.int32)},
+         "compressed-tensors.*weight_shape' is not there"),
+        (scaled(ONE, np.ones((2, 2), np.uint8), ".absmax"),
+         "bitsandbytes.*quant_state.bitsandbytes__nf4' is not there"),
+        ({"w.weight": np.ones((2, 2), np.int8), "w.SCB": ONE}, "LLM.int8"),
+        ({"w.weight": np.array(3, np.int8), "w.scale": np.array(1).astype(E8M0)},
+         "Rows of 1 elements hold no codes of 4 bits"),
+    ],
+    UnsupportedError: [
+        (scaled(ONE * 3e38, np.full((1, 1), 126, np.uint8).view(E4M3)), "beyond float32"),
+        (packed((2, 8), (1, 1), (1, 8)), "GPTQ"),
+        (packed((2, 2), (1, 2), (1, 16)), "AWQ"),
+        (scaled(ONE.astype(E4M3), np.ones((1, 8), np.uint8), "_scale") | {"w.weight_scale_2": ONE}, "NVFP4"),
+        (scaled(ONE, np.ones((2, 2), np.int8), "_scale"), "integers of 8 bits"),
+        ({"w.weight": W, "w.scale_weight": ONE}, "ComfyUI"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("error", "tensors", "message"),
+    [(error, *case) for error, cases in WRONG.items() for case in cases],
+)
 def test_what_is_wrong_or_of_another_scheme_is_refused_by_name(
-    tmp_path: Path, tensors: dict[str, Array], error: type[Exception], message: str
+    tmp_path: Path, error: type[Exception], tensors: dict[str, Array], message: str
 ) -> None:
     """Other tensors can be read all the same, and nothing is written."""
     sv.save(tmp_path / "m", {"other": ONE, **tensors})
-    with pytest.raises(error, match=message):
-        sv.load(tmp_path / "m", dequantize=True)
-    with pytest.raises(error, match=message):
-        sv.reshard(tmp_path / "m", tmp_path / "n", dequantize=True)
+    for verb in (sv.load, lambda path, **more: sv.reshard(path, tmp_path / "n", **more)):
+        with pytest.raises(error, match=message):
+            verb(tmp_path / "m", dequantize=True)
     assert not list(tmp_path.glob("n*"))
     assert sv.load(tmp_path / "m", "other", dequantize=True)["other"] == 1
     assert sv.load(tmp_path / "m").keys() == {"other", *tensors}
@@ -476,10 +400,8 @@ def test_a_scheme_that_only_the_model_names_is_refused(
     (tmp_path / name).write_text(json.dumps(described))
     with pytest.raises(UnsupportedError, match=words):
         sv.load(tmp_path / "m", dequantize=True)
-    unquantised = {
-        "quantization": {"quant_algo": None, "group_size": 128}
-    }  # as TensorRT-LLM writes
-    others = {"quantization_config": None}, {"quantization": False}, {"q": [1]}, unquantised
+    as_tensorrt = {"quantization": {"quant_algo": None, "group_size": 128}}
+    others = {"quantization_config": None}, {"quantization": False}, {"q": [1]}, as_tensorrt
     for nothing in ({}, *others * (name == "config.json")):
         (tmp_path / name).write_text(json.dumps(nothing))
         assert sv.load(tmp_path / "m", dequantize=True)["w.odd"] == 1
@@ -529,20 +451,15 @@ def test_ordinary_integers_next_to_scales_are_not_weights(tmp_path: Path) -> Non
     assert sv.load(tmp_path / "m", dequantize=True).keys() == tensors.keys()
 
 
-@pytest.mark.parametrize("name", ["scale_weight", "weight_scale"])
-def test_scaled_fp8_of_comfyui_is_refused_by_its_name(name: str, tmp_path: Path) -> None:
-    """Also with scales that a file of another scheme has by this name, if its metadata say so."""
-    metadata = {"_quantization_metadata": "{}"} if name == "weight_scale" else None
-    sv.save(tmp_path / "m.safetensors", {"x.weight": W, f"x.{name}": ONE}, metadata=metadata)
+def test_descriptions_that_refuse(tmp_path: Path) -> None:
+    """One that is no JSON, and metadata of ComfyUI beside scales that another scheme has by their name."""
+    sv.save(tmp_path / "m.safetensors", scaled(ONE), metadata={"_quantization_metadata": "{}"})
     with pytest.raises(UnsupportedError, match="ComfyUI"):
         sv.load(tmp_path / "m.safetensors", dequantize=True)
-
-
-def test_a_description_of_a_model_that_is_no_json_is_refused(tmp_path: Path) -> None:
-    sv.save(tmp_path / "m", {"w.odd": ONE})
+    sv.save(tmp_path / "m.safetensors", {"w.odd": ONE})
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(MalformedCheckpoint, match="config.json"):
-        sv.load(tmp_path / "m", dequantize=True)
+        sv.load(tmp_path / "m.safetensors", dequantize=True)
 
 
 def test_a_cast_rounds_once(tmp_path: Path) -> None:

@@ -3,8 +3,8 @@ union, and so are the files of a set without its index."""
 
 import json
 import os
-import shutil
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from zipfile import ZipFile
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
@@ -25,25 +25,22 @@ from spec_tests.helpers.command_line import Run, run, terminal
 __all__ = ["run"]
 
 TENSORS = {"w": np.arange(300.0), "b": np.ones(5, np.float32)}
-THINGS = {
-    "model.safetensors": {},
-    "optimizer.pt": {},
-    "scheduler.pt": {},
-    "ema.npz": {},
-    "n.svindex": {"format": "shardvar"},
-    "t.index": {"format": "tensorflow"},
-    "vae/diffusion_pytorch_model.safetensors": {},
-    "vae/optimizer.pt": {},
-    "step-3": {"format": "torch"},
-    "step-4/state": {"format": "zarr"},
+
+THINGS: dict[str, str | None] = {
+    **dict.fromkeys(["model.safetensors", "optimizer.pt", "scheduler.pt", "ema.npz"]),
+    **dict.fromkeys(["vae/diffusion_pytorch_model.safetensors", "vae/optimizer.pt"]),
+    **{"n.svindex": "shardvar", "t.index": "tensorflow", "step-3": "torch", "step-4/state": "zarr"},
 }
-"""The paths of checkpoints in a folder, and the options with which they are saved."""
+"""The paths of checkpoints in a folder, and their formats if no ending tells."""
 
 
-def put(folder: Path, thing: str) -> None:
+def prefix_of(thing: str) -> str:
+    return thing.removesuffix(".svindex").removesuffix(".index")
+
+
+def put(folder: Path, thing: str, **changes: Any) -> None:
     (folder / thing).parent.mkdir(parents=True, exist_ok=True)
-    options: dict[str, Any] = THINGS[thing]
-    sv.save(folder / thing.removesuffix(".svindex").removesuffix(".index"), TENSORS, **options)
+    sv.save(folder / prefix_of(thing), {**TENSORS, **changes}, format=THINGS[thing])
 
 
 def reports(folder: Path, **options: Any) -> tuple[VerifyReport, dict[str, VerifyReport]]:
@@ -52,7 +49,21 @@ def reports(folder: Path, **options: Any) -> tuple[VerifyReport, dict[str, Verif
     return report, {os.path.relpath(each.path, folder): each for each in every}
 
 
-@settings(max_examples=40)
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A new folder; each example makes one inside."""
+    with tempfile.TemporaryDirectory() as path:
+        yield Path(path)
+
+
+def inside(folder: Path) -> Path:
+    return Path(tempfile.mkdtemp(dir=folder))
+
+
+PROPERTY = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@settings(PROPERTY, max_examples=40)
 @given(
     st.sets(st.sampled_from([*THINGS]), min_size=1),
     st.sets(st.sampled_from(["config.json", "README.md", "vae/config.json"])),
@@ -60,29 +71,28 @@ def reports(folder: Path, **options: Any) -> tuple[VerifyReport, dict[str, Verif
     st.data(),
 )
 def test_each_checkpoint_of_a_folder_has_one_verdict(
-    things: set[str], others: set[str], quick: bool, data: st.DataObject
+    folder: Path, things: set[str], others: set[str], quick: bool, data: st.DataObject
 ) -> None:
-    folder = Path(tempfile.mkdtemp())
+    path = inside(folder)
     for thing in things:
-        put(folder, thing)
+        put(path, thing)
     for name in others:
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text("{}")
-    report, found = reports(folder, quick=quick)
-    names = {thing.removesuffix(".svindex").removesuffix(".index") for thing in things}
+        (path / name).parent.mkdir(exist_ok=True)
+        (path / name).write_text("{}")
+    report, found = reports(path, quick=quick)
+    names = {*map(prefix_of, things)}
     assert {*found} == names and report.ok and {*report.not_read} == others
     cut = data.draw(st.sampled_from(sorted(things)))
-    prefix = str(folder / cut.removesuffix("svindex").removesuffix("index"))
-    files = [each for each in folder.rglob("*") if each.is_file() and str(each).startswith(prefix)]
+    prefix = str(path / cut.removesuffix("svindex").removesuffix("index"))
+    files = [each for each in path.rglob("*") if each.is_file() and str(each).startswith(prefix)]
     largest = max(files, key=lambda each: each.stat().st_size)
     os.truncate(largest, largest.stat().st_size // 2)
-    report, found = reports(folder, quick=quick)
+    report, found = reports(path, quick=quick)
     bad = {name for name, each in found.items() if each.damages}
-    assert bad <= {os.path.relpath(prefix.rstrip("."), folder)} and {*found} == names
+    assert bad <= {os.path.relpath(prefix.rstrip("."), path)} and {*found} == names
     # The length of a chunk of Zarr is known only once it is read.
     assert bad or (quick and cut == "step-4/state")
     assert report.ok == (not bad) and (report.verdict == "damaged") == bool(bad)
-    shutil.rmtree(folder)
 
 
 def test_the_command_verifies_a_folder_and_leaves_with_the_worst_code(
@@ -111,8 +121,14 @@ def test_the_command_verifies_a_folder_and_leaves_with_the_worst_code(
         assert outcome.code == code and name in outcome.out + outcome.err
 
 
-def test_known_faults_come_before_the_bar(tmp_path: Path, run: Run) -> None:
+def test_known_faults_come_before_the_bar_and_values_are_not_looked_at_without_reading_them(
+    tmp_path: Path, run: Run
+) -> None:
     sv.save(tmp_path / "m.safetensors", TENSORS, policy=sv.BalancedPolicy(2))
+    with pytest.raises(sv.errors.ArgumentError, match="nan .* looks at values, and quick"):
+        sv.verify(tmp_path, quick=True, nan=True)
+    refused = run("verify", tmp_path, "--quick", "--nan")
+    assert (refused.code, refused.out) == (2, "") and "Leave one of them out" in refused.err
     (tmp_path / "m-00001-of-00002.safetensors").unlink()
     with terminal(100, "xterm"), patch("sys.stderr.isatty", return_value=True):
         outcome = run("verify", tmp_path)
@@ -147,7 +163,7 @@ def test_odd_values_are_those_of_numpy(dtype: str) -> None:
         assert odd_values(memoryview(values.view(np.uint8)), dtype) == expected
 
 
-@settings(max_examples=25)
+@PROPERTY
 @given(
     st.sampled_from(["m.safetensors", "m", "m.npz", "m.zarr", "m.pt"]),
     st.lists(st.sampled_from([0.0, 1.5, np.nan, np.inf, -np.inf]), min_size=1, max_size=6),
@@ -155,18 +171,16 @@ def test_odd_values_are_those_of_numpy(dtype: str) -> None:
     st.booleans(),
 )
 def test_tensors_that_are_not_finite_are_named(
-    name: str, values: list[float], dtype: str, in_workers: bool
+    folder: Path, name: str, values: list[float], dtype: str, in_workers: bool
 ) -> None:
-    folder = Path(tempfile.mkdtemp())
-    array = np.concatenate([np.ones(40_000), values]).astype(dtype)
-    sv.save(folder / name, {"x": array, "y": np.ones(3), "ids": np.arange(4)})
+    array, path = np.concatenate([np.ones(40_000), values]).astype(dtype), inside(folder) / name
+    sv.save(path, {"x": array, "y": np.ones(3), "ids": np.arange(4)})
     with ThreadPoolExecutor(2) as executor:
-        report = sv.verify(folder / name, nan=True, executor=executor if in_workers else None)
+        report = sv.verify(path, nan=True, executor=executor if in_workers else None)
     kinds = ["NaN"] * bool(np.isnan(array).any()) + ["infinity"] * bool(np.isinf(array).any())
     assert dict(report.not_finite) == ({"x": " and ".join(kinds)} if kinds else {})
     assert report.ok == (not kinds) and (report.verdict == "not finite") == bool(kinds)
-    assert sv.verify(folder / name).ok
-    shutil.rmtree(folder)
+    assert sv.verify(path).ok
 
 
 ENDINGS = [".safetensors", ".npz", ".pt", ".bin"]
@@ -180,34 +194,33 @@ def write(path: Path, tensors: dict[str, Any]) -> None:
         made.rename(path)
 
 
-@settings(max_examples=25)
+@PROPERTY
 @given(
     st.lists(st.sampled_from([*ENDINGS, ""]), min_size=2, max_size=4),
     st.permutations(range(9)),
     st.booleans(),
 )
 def test_sources_without_a_common_key_are_a_union(
-    endings: list[str], order: list[int], is_shared: bool
+    folder: Path, endings: list[str], order: list[int], is_shared: bool
 ) -> None:
-    folder = Path(tempfile.mkdtemp())
+    path, count = inside(folder), len(endings)
     parts = [
-        {f"k{key}": np.full((2, 3), key, np.float32) for key in order[number :: len(endings)]}
-        for number in range(len(endings))
+        {f"k{key}": np.full((2, 3), key, np.float32) for key in order[number::count]}
+        for number in range(count)
     ]
     if is_shared:
-        parts[0] |= {key: value + 1 for key, value in [next(iter(parts[1].items()))]}
-    paths = [folder / f"s{number}{ending}" for number, ending in enumerate(endings)]
-    for path, tensors in zip(paths, parts, strict=True):
-        write(path, tensors)
+        parts[0][f"k{order[1]}"] = np.ones((2, 3), np.float32)
+    paths = [path / f"s{number}{ending}" for number, ending in enumerate(endings)]
+    for each, tensors in zip(paths, parts, strict=True):
+        write(each, tensors)
     if is_shared:
         with pytest.raises(ShardvarError, match="lacks"):
-            sv.reshard(paths, folder / "out.npz")
-    else:
-        report = sv.reshard(paths, folder / "out.npz")
-        loaded = sv.load(folder / "out.npz")
-        assert report.num_united == len(paths) and sorted(loaded) == [f"k{key}" for key in range(9)]
-        assert all((value == int(key[1:])).all() for key, value in loaded.items())
-    shutil.rmtree(folder)
+            sv.reshard(paths, path / "out.npz")
+        return
+    report = sv.reshard(paths, path / "out.npz")
+    loaded = sv.load(path / "out.npz")
+    assert report.num_united == count and sorted(loaded) == [f"k{key}" for key in range(9)]
+    assert all((value == int(key[1:])).all() for key, value in loaded.items())
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -251,10 +264,9 @@ def test_an_index_of_another_set_is_called_foreign(
 ) -> None:
     names = [f"model-{number:05}-of-00003{ending}" for number in (1, 2, 3)]
     for number, name in enumerate(names if is_whole else names[:2]):
-        write((tmp_path / name).with_suffix(".pt"), {f"w{number}": np.ones(3)})
-        (tmp_path / name).with_suffix(".pt").rename(tmp_path / name)
-        if ending == ".safetensors":
-            write(tmp_path / name, {f"w{number}": np.ones(3)})
+        made = tmp_path / ("made.safetensors" if ending == ".safetensors" else "made.pt")
+        sv.save(made, {f"w{number}": np.ones(3)})
+        made.rename(tmp_path / name)
     others = {f"w{number}": f"model-{number:05}-of-00010{ending}" for number in range(10)}
     index = tmp_path / f"model{ending}.index.json"
     index.write_text(json.dumps({"weight_map": others}))
@@ -262,45 +274,35 @@ def test_an_index_of_another_set_is_called_foreign(
     assert outcome.code == 3 and "another set" in outcome.out and "damaged" not in outcome.out
     assert "Copy the file again" not in outcome.out
     assert f"move {index.name} away" in outcome.out
-    if ending == ".msgpack":
-        return
-    if is_whole:
+    if ending != ".msgpack" and is_whole:
         sources = [tmp_path / name for name in names]
         assert sv.reshard(sources, tmp_path / "out" / "one.npz").num_tensors == 3
         index.unlink()
         assert sorted(sv.load(tmp_path)) == ["w0", "w1", "w2"]
-    else:
+    elif ending != ".msgpack":
         assert sorted(sv.load(tmp_path / names[0])) == ["w0"]
 
 
-@settings(max_examples=20)
+@settings(PROPERTY, max_examples=20)
 @given(st.sets(st.sampled_from([*THINGS]), min_size=2), st.data())
-def test_a_diff_of_folders_compares_each_checkpoint(things: set[str], data: st.DataObject) -> None:
-    folder = Path(tempfile.mkdtemp())
-    for side in ("a", "b"):
+def test_a_diff_of_folders_compares_each_checkpoint(
+    folder: Path, things: set[str], data: st.DataObject
+) -> None:
+    a, b = inside(folder), inside(folder)
+    for side in (a, b):
         for thing in things:
-            put(folder / side, thing)
-    (folder / "a" / "config.json").write_text("{}")
-    report = sv.diff(folder / "a", folder / "b")
+            put(side, thing)
+    (a / "config.json").write_text("{}")
+    report = sv.diff(a, b)
     assert report.not_compared == ("config.json",)
     assert report.equal and len(report.parts()) == len(things) and len(str(report)) > 20
     changed = data.draw(st.sampled_from(sorted(things)))
-    path = folder / "b" / changed.removesuffix(".svindex").removesuffix(".index")
-    sv.remove(path)
+    sv.remove(b / prefix_of(changed))
     if is_lost := data.draw(st.booleans()):
-        (folder / "b" / "vae").mkdir(exist_ok=True)
+        (b / "vae").mkdir(exist_ok=True)
     else:
-        sv.save(path, {**TENSORS, "b": np.zeros(5, np.float32)}, **THINGS[changed])
-    report = sv.diff(folder / "a", folder / "b")
+        put(b, changed, b=np.zeros(5, np.float32))
+    report = sv.diff(a, b)
     unlike = [each for each in report.parts() if not each.equal]
     assert not report.equal and len(unlike) == (not is_lost)
     assert len(report.checkpoints_only_in_a) == is_lost and not report.checkpoints_only_in_b
-    shutil.rmtree(folder)
-
-
-def test_values_are_not_looked_at_without_reading_them(tmp_path: Path, run: Run) -> None:
-    sv.save(tmp_path / "m", {"w": np.array([np.nan])})
-    with pytest.raises(sv.errors.ArgumentError, match="nan .* looks at values, and quick"):
-        sv.verify(tmp_path / "m", quick=True, nan=True)
-    refused = run("verify", tmp_path / "m", "--quick", "--nan")
-    assert (refused.code, refused.out) == (2, "") and "Leave one of them out" in refused.err

@@ -128,11 +128,10 @@ def test_an_error_of_one_process_that_restores_ends_the_others(
     monkeypatch.setattr("shardvar.verbs.training.saved_steps.find_steps", find)
 
     def restore(each: int) -> Any:
-        job, is_failing = Job(each, group), each == process
-        if is_failing and failing == "load":
-            job.load = fail  # type: ignore[method-assign]
-        is_lost = is_failing and failing == "find_steps"
-        sv.SavedSteps("failing" if is_lost else tmp_path, using=job, timeout=60).restore()
+        job, what = Job(each, group), failing if each == process else ""
+        job.load = fail if what == "load" else sv.load  # type: ignore[method-assign]
+        folder = "failing" if what == "find_steps" else tmp_path
+        sv.SavedSteps(folder, using=job, timeout=60).restore()
 
     since = time.monotonic()
     told = in_threads(range(2), restore)

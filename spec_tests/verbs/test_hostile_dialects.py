@@ -16,6 +16,7 @@ import pytest
 import shardvar as sv
 from shardvar.cli.main import main
 from shardvar.errors import CheckpointError, ShardvarError, UnsupportedError
+from spec_tests.helpers.damage import flip
 from spec_tests.helpers.plain_dialects import (
     checksum,
     encoded,
@@ -39,16 +40,11 @@ def packed(content: bytes, **options: Any) -> bytes:
     return bytes(zstandard.ZstdCompressor(level=1, **options).compress(content))
 
 
-def slime(folder: Path, frame: bytes, encoding: str = "xor", **more: str) -> Path:
-    """Write a delta of slime with this frame for w."""
-    delta = slime_delta(folder / "d", A, B, encoding=encoding, **more)
-    name = "model-00000-of-00001.safetensors"
-    _, sums = read_safetensors(delta / name)
-    (delta / name).write_bytes(safetensors_bytes({"w": np.frombuffer(frame, np.uint8)}, sums))
-    return delta
+NAME = "model-00000-of-00001.safetensors"
+Changes = Callable[[dict[str, Any], dict[str, str]], object]
 
 
-def index(folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+def index(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
     """Write a delta of slime whose index is changed."""
     delta = slime_delta(folder / "d", A, B)
     path = delta / "model.safetensors.index.json"
@@ -58,17 +54,30 @@ def index(folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:
     return delta
 
 
-def shard(folder: Path, change: Callable[[dict[str, Any], dict[str, str]], None]) -> Path:
+def with_text(folder: Path, name: str, value: str | None) -> Path:
+    """Write a delta of slime that has another text in its index, or lacks one."""
+    texts = {} if value is None else {name: value}
+    return index(folder, lambda each: (each["metadata"].pop(name), each["metadata"].update(texts)))
+
+
+def shard(folder: Path, change: Changes, **more: str) -> Path:
     """Write a delta of slime whose shard is changed."""
-    delta = slime_delta(folder / "d", A, B)
-    path = delta / "model-00000-of-00001.safetensors"
-    tensors, sums = read_safetensors(path)
-    arrays: dict[str, Any] = {
+    delta = slime_delta(folder / "d", A, B, **more)
+    tensors, sums = read_safetensors(delta / NAME)
+    frames: dict[str, Any] = {
         key: np.frombuffer(each[2], np.uint8) for key, each in tensors.items()
     }
-    change(arrays, sums)
-    path.write_bytes(safetensors_bytes(arrays, sums))
+    change(frames, sums)
+    (delta / NAME).write_bytes(safetensors_bytes(frames, sums))
     return delta
+
+
+def slime(folder: Path, frame: bytes, encoding: str = "xor") -> Path:
+    """Write a delta of slime with this frame for w."""
+    array = np.frombuffer(frame, np.uint8)
+    return shard(
+        folder, lambda frames, _: (frames.clear(), frames.update(w=array)), encoding=encoding
+    )
 
 
 def trl(folder: Path, tensors: dict[str, Any], **metadata: str) -> Path:
@@ -133,54 +142,28 @@ TEXTS: dict[str, tuple[str, str | None, str]] = {
 }
 """By name: a text of the index, its value or None if it is missing, and the words of the error."""
 Made = tuple[Callable[[Path], Path], str]
+
 SLIME: dict[str, Made] = {
-    "dotdot": (
-        lambda at: index(at, lambda each: each["weight_map"].update(w="../x.safetensors")),
-        "is not a safetensors file next to it",
-    ),
+    "dotdot": (lambda at: index(at, lambda each: each["weight_map"].update(w="../x.safetensors")),
+               "is not a safetensors file next to it"),
     "another file": (
         lambda at: index(at, lambda each: each["weight_map"].update(w="model-00001-of-00002.safetensors")),
-        "model-00001-of-00002",
-    ),
-    "unnamed tensor": (
-        lambda at: shard(at, lambda tensors, sums: tensors.update(v=tensors["w"])), "which the index does not name"
-    ),
-    "no such tensor": (
-        lambda at: index(at, lambda each: each["weight_map"].update(v=each["weight_map"]["w"])), "does not hold it"
-    ),
+        "model-00001-of-00002"),
+    "unnamed tensor": (lambda at: shard(at, lambda tensors, sums: tensors.update(v=tensors["w"])),
+                       "which the index does not name"),
+    "no such tensor": (lambda at: index(at, lambda each: each["weight_map"].update(v=each["weight_map"]["w"])),
+                       "does not hold it"),
     "no checksum": (lambda at: shard(at, lambda tensors, sums: sums.clear()), "Its checksum ''"),
-    "short checksum": (
-        lambda at: shard(at, lambda tensors, sums: sums.update(w=sums["w"][:-1])), "is not one of adler32"
-    ),
-    "another checksum": (
-        lambda at: shard(at, lambda tensors, sums: sums.update(w="0" * 8)), "does not have the checksum"
-    ),
-    "another dtype": (
-        lambda at: shard(at, lambda tensors, sums: tensors.update(w=np.ones(3, np.float32))), "and not a frame"
-    ),
+    "short checksum": (lambda at: shard(at, lambda tensors, sums: sums.update(w=sums["w"][:-1])),
+                       "is not one of adler32"),
+    "another checksum": (lambda at: shard(at, lambda tensors, sums: sums.update(w="0" * 8)),
+                         "does not have the checksum"),
+    "another dtype": (lambda at: shard(at, lambda tensors, sums: tensors.update(w=np.ones(3, np.float32))),
+                      "and not a frame"),
     "frame checksum": (
-        lambda at: slime(at, packed(GOOD), checksum_scope="compressed_delta") and shard_of_frame(at / "d"),
-        "frame has another checksum",
-    ),
+        lambda at: shard(at, lambda tensors, sums: sums.update(w=checksum("adler32", b"other")),
+                         checksum_scope="compressed_delta"), "frame has another checksum"),
 }  # fmt: skip
-
-
-def with_text(at: Path, name: str, value: str | None) -> Path:
-    def change(document: dict[str, Any]) -> None:
-        document["metadata"].pop(name) if value is None else document["metadata"].update(
-            {name: value}
-        )
-
-    return index(at, change)
-
-
-def shard_of_frame(delta: Path) -> Path:
-    """Give the frame another checksum."""
-    path = delta / "model-00000-of-00001.safetensors"
-    tensors, _ = read_safetensors(path)
-    frame = np.frombuffer(tensors["w"][2], np.uint8)
-    path.write_bytes(safetensors_bytes({"w": frame}, {"w": checksum("adler32", b"other")}))
-    return delta
 
 
 Patch = tuple[dict[str, Any], dict[str, str], str]
@@ -249,6 +232,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_wrong_delta_is_refused_by_name(name: str, base: Path, tmp_path: Path) -> None:
+    """And verify finds what shows without the base, and claims no more."""
     make, words = ALL[name]
     path = make(tmp_path)
     tracemalloc.start()
@@ -261,29 +245,7 @@ def test_a_wrong_delta_is_refused_by_name(name: str, base: Path, tmp_path: Path)
     assert isinstance(caught.value, CheckpointError | UnsupportedError) or "lacks" in words
     assert not [*tmp_path.glob("out*")]
     assert peak < 40_000_000
-
-
-NEEDS_THE_BASE = {
-    *("slime, short", "slime, long", "slime, short, unsaid", "slime, long, unsaid"),
-    *(
-        "slime, bomb",
-        "slime, bomb, unsaid",
-        "slime, flipped",
-        "slime, outside",
-        "slime, far outside",
-    ),
-    *("slime, another checksum", "trl, outside", "trl, unknown name", "trl, checksum"),
-    *("trl, gap outside", "trl, wide gaps"),
-}
-"""What shows only with the base."""
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_verify_finds_what_shows_without_the_base_and_claims_no_more(
-    name: str, tmp_path: Path
-) -> None:
-    make, words = ALL[name]
-    report = sv.verify(make(tmp_path))
+    report = sv.verify(path)
     if name in NEEDS_THE_BASE:
         assert not report.damages and report.verdict != "ok"
         return
@@ -292,22 +254,27 @@ def test_verify_finds_what_shows_without_the_base_and_claims_no_more(
     assert report.damages or any("cannot be applied by this release" in each for each in told)
 
 
+NEEDS_THE_BASE = {
+    *(f"slime, {name}" for name in ("short", "long", "short, unsaid", "long, unsaid", "bomb", "bomb, unsaid")),
+    *(f"slime, {name}" for name in ("flipped", "outside", "far outside", "another checksum")),
+    *(f"trl, {name}" for name in ("outside", "unknown name", "checksum", "gap outside", "wide gaps")),
+}  # fmt: skip
+
+
 def test_every_flipped_byte_of_a_delta_is_found(base: Path, tmp_path: Path) -> None:
     """With a checksum of the result, no flipped byte makes another one."""
-    delta = slime_delta(tmp_path / "d", A, B)
-    path = delta / "model-00000-of-00001.safetensors"
-    data = path.read_bytes()
-    random = np.random.default_rng(0)
-    for at in sorted(random.choice(len(data), 60, replace=False).tolist()):
-        path.write_bytes(data[:at] + bytes([data[at] ^ 16]) + data[at + 1 :])
+    delta, out = slime_delta(tmp_path / "d", A, B), tmp_path / "out.safetensors"
+    random, size = np.random.default_rng(0), (delta / NAME).stat().st_size
+    for at in random.choice(size, 60, replace=False).tolist():
+        flip(delta / NAME, at, 16)
         try:
-            sv.apply(base, delta, tmp_path / "out.safetensors", force=True)
+            sv.apply(base, delta, out, force=True)
+            assert {key: each.tobytes() for key, each in sv.load(out).items()} == {
+                key: each.tobytes() for key, each in B.items()
+            }, at
         except ShardvarError:
-            continue
-        found = sv.load(tmp_path / "out.safetensors")
-        assert {key: each.tobytes() for key, each in found.items()} == {
-            key: each.tobytes() for key, each in B.items()
-        }, at
+            pass
+        flip(delta / NAME, at, 16)
 
 
 ESCAPES = "\x1b]0;PWNED\x07\x1b[2J\n\u202e\u200b" + "9" * 3000
@@ -328,15 +295,15 @@ def test_no_command_prints_control_characters_of_a_file(
     index = tmp_path / "d.safetensors.index.json"
     index.write_text(json.dumps(sets))
     for given in (path, index):
-        for words in (
+        commands = [
             ["inspect"],
             ["inspect", "--json"],
             ["verify"],
             ["digest"],
             ["show"],
             ["show", "w"],
-            ["view", "-o", str(tmp_path / "page.html")],
-        ):
+        ]
+        for words in (*commands, ["view", "-o", str(tmp_path / "page.html")]):
             main([words[0], str(given), *words[1:]])
             printed = "".join(capsys.readouterr())
             bad = [each for each in printed if each != "\n" and not each.isprintable()]

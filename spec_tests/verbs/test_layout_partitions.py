@@ -68,43 +68,30 @@ def test_each_region_of_a_mesh_is_stored_once(tmp_path: Path, mesh: tuple[int, .
 
 
 def test_all_tensors_share_the_files_of_their_devices(tmp_path: Path) -> None:
-    """Tensors that are not cut are on device 0; by default everything is in one file."""
-    mesh = sv.Mesh((2, 2), ("dp", "tp"))
-    tensors = {
-        "a": np.arange(8.0).reshape(4, 2),
-        "b": np.arange(6),
-        "step": np.array(3),
-        "c": np.zeros((2, 4)),
-    }
+    """Tensors that are not cut are on device 0; by default everything is in one file. One without
+    elements is kept."""
+    mesh, policy = sv.Mesh((2, 2), ("dp", "tp")), sv.ShardByDevicePolicy()
+    tensors = {"a": np.arange(8.0).reshape(4, 2), "b": np.arange(6), "step": np.array(3), "c": np.zeros((2, 4)),
+               "none": np.zeros((0, 4))}  # fmt: skip
     cuts: dict[str, Any] = {
         "a": named_sharding((4, 2), mesh, (("tp", "dp"),)),
         "c": lambda shape, dtype: named_sharding(shape, mesh, (None, "tp")),
+        "none": dtensor((0, 4), sv.Mesh((2,)), [Shard(0)]),
     }
-    assert sv.save(tmp_path / "one", tensors, partition=cuts).num_files == 1
-    report = sv.save(tmp_path / "four", tensors, partition=cuts, policy=sv.ShardByDevicePolicy())
+    one, four = tmp_path / "one", tmp_path / "four"
+    assert sv.save(one, tensors, partition=cuts).num_files == 1
+    report = sv.save(four, tensors, partition=cuts, policy=policy)
     # Device 0: 2 of a (16), all of b and step (56), half of c (32); device 1 has the other half of
     # c.
     assert report.file_nbytes == (16 + 56 + 32, 16 + 32, 16, 16)
-    assert set(stored(tmp_path / "four", "b").values()) == set(
-        stored(tmp_path / "four", "step").values()
-    )
-    again = sv.reshard(
-        tmp_path / "four",
-        tmp_path / "two",
-        partition=parameter_servers((4, 2), sv.Mesh((2,))),
-        filter="a",
-    )
+    assert set(stored(four, "b").values()) == set(stored(four, "step").values())
+    servers = parameter_servers((4, 2), sv.Mesh((2,)))
+    again = sv.reshard(four, tmp_path / "two", partition=servers, filter="a")
     assert (again.num_slices, again.num_files) == (2, 1)
-    for path in ("one", "four"):
-        assert all((value == tensors[key]).all() for key, value in sv.load(tmp_path / path).items())
-
-
-def test_a_tensor_without_elements_is_kept(tmp_path: Path) -> None:
-    layout = dtensor((0, 4), sv.Mesh((2,)), [Shard(0)])
-    sv.save(
-        tmp_path / "x", {"x": np.zeros((0, 4))}, partition=layout, policy=sv.ShardByDevicePolicy()
-    )
-    assert sv.load(tmp_path / "x")["x"].shape == (0, 4)
+    for path in (one, four):
+        found = sv.load(path)
+        assert all(found[key].tolist() == value.tolist() for key, value in tensors.items())
+        assert found["none"].shape == (0, 4)
 
 
 def test_a_variable_is_cut_by_a_layout_of_rows() -> None:
@@ -114,15 +101,11 @@ def test_a_variable_is_cut_by_a_layout_of_rows() -> None:
         plan_rows(dtensor((5, 2), sv.Mesh((2,)), [Shard(1)]), (5, 2), "float32")
 
 
-HOLE = Layout((4, 4), sv.Mesh((2,)), "half", np.array([0]), np.array([[0, 0]]), np.array([[2, 4]]))
-TWICE = Layout(
-    (4, 4),
-    sv.Mesh((2,)),
-    "overlap",
-    np.array([0, 1]),
-    np.array([[0, 0], [1, 0]]),
-    np.array([[3, 4], [3, 4]]),
-)
+def odd(name: str, devices: list[int], rows: int) -> Layout:
+    """A layout of (4, 4) in which each device holds as many rows."""
+    offset = np.array([[device, 0] for device in devices])
+    shape = np.array([[rows, 4]] * len(devices))
+    return Layout((4, 4), sv.Mesh((2,)), name, np.array(devices), offset, shape)
 
 
 @pytest.mark.parametrize(
@@ -133,8 +116,8 @@ TWICE = Layout(
             dtensor((4, 5), sv.Mesh((2,)), [Shard(0)]),
             r"layout of \(4, 5\); the tensor has \(4, 4\)",
         ),
-        (HOLE, "no part holds"),
-        (TWICE, "overlap"),
+        (odd("half", [0], 2), "no part holds"),
+        (odd("overlap", [0, 1], 3), "overlap"),
     ],
 )
 def test_layouts_that_are_not_the_tensor_are_refused(

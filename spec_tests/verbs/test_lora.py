@@ -33,12 +33,6 @@ def test_the_rules_of_an_adapter_give_its_golden(name: str, tmp_path: Path) -> N
         assert made[key].tobytes() == base[key].tobytes()
 
 
-def test_names_of_memory_that_the_files_do_not_have_are_refused() -> None:
-    folder = GOLDEN / "arithmetic" / "lora_experts_of_files"
-    with pytest.raises(UnsupportedError, match="changes none of model.layers.0.mlp.experts"):
-        sv.lora_rules(folder / "0", folder / "1")
-
-
 def adapter(
     folder: Path,
     tensors: dict[str, tuple[int, ...]],
@@ -84,24 +78,18 @@ def test_two_adapters_a_bias_and_names_that_need_quotes(tmp_path: Path) -> None:
     assert made["norm"].tobytes() == whole["norm"].tobytes()
 
 
+SQUARE = {"m.e.lora_A.weight": (8, 4), "m.e.lora_B.weight": (4, 8)}
+MISSING = {"x.lora_A.weight": (2, 3), "x.lora_B.weight": (5, 2)}
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "another kind": ({}, {"peft_type": "IA3"}, "an adapter of type IA3"),
     "repeated layers": ({}, {"layer_replication": [[0, 1]]}, "layer_replication"),
     "a scale in words": ({}, {"lora_alpha": "4"}, "the scale '4'"),
     "a slow pattern": ({}, {"alpha_pattern": {"(a+)+b": 1}}, "may take long"),
     "a wrong pattern": ({}, {"alpha_pattern": {"[a": 1}}, "not a regular expression"),
-    "square experts": (
-        {"m.e.lora_A.weight": (8, 4), "m.e.lora_B.weight": (4, 8)},
-        {"target_parameters": ["e.w"]},
-        "is square",
-    ),
+    "square experts": (SQUARE, {"target_parameters": ["e.w"]}, "is square"),
     "DoRA of an embedding": ({"e.lora_magnitude_vector": (5,)}, {}, "is not a linear layer"),
     "a copy of another base": ({"l.0.q.base_layer.weight": (5, 3)}, {}, "is not the base's"),
-    "a base that is missing": (
-        {"x.lora_A.weight": (2, 3), "x.lora_B.weight": (5, 2)},
-        {},
-        "changes none of no parameter",
-    ),
+    "a base that is missing": (MISSING, {}, "changes none of no parameter"),
     "a half that is missing": ({"norm.lora_embedding_A": (2, 3)}, {}, "is used by no rule"),
 }
 
@@ -113,6 +101,16 @@ def test_an_adapter_that_no_rule_merges_is_refused(kind: str, tmp_path: Path) ->
     with pytest.raises((UnsupportedError, MapError, InconsistentTensor), match=words):
         sv.reshard([base, delta], tmp_path / "out", map=sv.lora_rules(base, delta))
     assert not (tmp_path / "out").exists()
+
+
+def test_what_is_no_adapter_or_names_what_the_files_do_not_have_is_refused(tmp_path: Path) -> None:
+    folder = GOLDEN / "arithmetic" / "lora_experts_of_files"
+    with pytest.raises(UnsupportedError, match="changes none of model.layers.0.mlp.experts"):
+        sv.lora_rules(folder / "0", folder / "1")
+    base, _ = adapter(tmp_path, LINEAR, BASE)
+    with pytest.raises(MapError, match="adapter_config.json") as caught:
+        sv.lora_rules(base, base)
+    assert caught.value.remedy == "Name the folder of an adapter, with its adapter_config.json."
 
 
 def test_the_command_prints_the_rules_and_merges(run: Run, tmp_path: Path) -> None:
@@ -128,10 +126,3 @@ def test_the_command_prints_the_rules_and_merges(run: Run, tmp_path: Path) -> No
     assert sv.diff(out, expected).equal
     refused = run("reshard", base, out, "--lora", delta, "--rule", "a -> b")
     assert refused.code == 2 and "--lora is given with a map" in refused.err
-
-
-def test_a_folder_without_the_description_of_an_adapter_is_no_adapter(tmp_path: Path) -> None:
-    sv.save(tmp_path / "base", {"w": np.ones((2, 2), np.float32)}, format="safetensors")
-    with pytest.raises(MapError, match="adapter_config.json") as caught:
-        sv.lora_rules(tmp_path / "base", tmp_path / "base")
-    assert caught.value.remedy == "Name the folder of an adapter, with its adapter_config.json."

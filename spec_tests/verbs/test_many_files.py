@@ -16,33 +16,31 @@ WHOLE = ("asides", "start", "data_names", "_data_names")
 """Functions of sinks that answer for all files at once."""
 
 
+def calls_of_save(path: Path, form: str, files: int) -> Counter[str]:
+    """How often a save into so many files calls the functions."""
+    calls: Counter[str] = Counter()
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_name in WHOLE and "/formats/" in code.co_filename:
+            calls[code.co_name] += 1
+
+    tensors = {f"k{number:02}": np.zeros(4) for number in range(files)}
+    policy = None if form == "zarr" else BalancedPolicy(files)
+    sys.setprofile(note)
+    try:
+        report = sv.save(path, tensors, format=form, policy=policy)
+    finally:
+        sys.setprofile(None)
+    assert report.num_files >= files
+    return calls
+
+
 @pytest.mark.parametrize(
     "form", ["shardvar", "tensorflow", "torch", "safetensors", "zarr", "orbax"]
 )
 def test_names_and_starts_are_made_a_few_times_whatever_the_number_of_files(
     form: str, tmp_path: Path
 ) -> None:
-    counts = []
-    for files in (4, 40):
-        tensors = {f"k{number:02}": np.zeros(4) for number in range(files)}
-        policy = None if form == "zarr" else BalancedPolicy(files)
-        calls: Counter[str] = Counter()
-
-        def note(frame: FrameType, event: str, _: Any, calls: Counter[str] = calls) -> None:
-            if (
-                event == "call"
-                and frame.f_code.co_name in WHOLE
-                and "/formats/" in frame.f_code.co_filename
-            ):
-                calls[frame.f_code.co_name] += 1
-
-        sys.setprofile(note)
-        try:
-            assert (
-                sv.save(tmp_path / str(files), tensors, format=form, policy=policy).num_files
-                >= files
-            )
-        finally:
-            sys.setprofile(None)
-        counts.append(calls)
-    assert counts[0] == counts[1]
+    few, many = (calls_of_save(tmp_path / str(files), form, files) for files in (4, 40))
+    assert few == many

@@ -4,6 +4,7 @@ whoever carries it out."""
 import os
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,6 @@ MADE: dict[str, Any] = {
     "w": TENSORS["w"] * TENSORS["scale"].repeat(2, 0)[:7].repeat(3, 1)[:, :8],
     "d": TENSORS["d"] + np.float32(1),
 }
-CASES = [(a, b) for a in FORMATS for b in FORMATS]
 
 
 @pytest.mark.parametrize("number", range(len(FORMATS)))
@@ -124,20 +124,16 @@ def test_rules_of_all_kinds_from_and_to_every_format(
     executors: dict[str, Executor | None], tmp_path: Path, number: int
 ) -> None:
     """Cut, padded, repeated, scaled, left out; in other slices and files."""
-    mapped = sv.Map(RULES, sizes=SIZES)
-    form, into = FORMATS[number], FORMATS
-    sv.save(path_in(tmp_path, "a", form), TENSORS, **lays(form, 2))
-    for row, each in enumerate(into if EXHAUSTIVE else (into[number - 1], into[number - 3])):
-        for who, executor in executors.items():
-            if not EXHAUSTIVE and (row + number + len(who)) % 2:
-                continue
+    form, mapped = FORMATS[number], sv.Map(RULES, sizes=SIZES)
+    source = path_in(tmp_path, "a", form)
+    sv.save(source, TENSORS, **lays(form, 2))
+    into = FORMATS if EXHAUSTIVE else (FORMATS[number - 1], FORMATS[number - 3])
+    for (row, each), who in product(enumerate(into), executors):
+        if EXHAUSTIVE or (row + number + len(who)) % 2 == 0:
             target = path_in(tmp_path, f"{each}-{len(who)}", each)
-            options = lays(each, 3)
-            if each in ("shardvar", "safetensors"):
-                options |= {"policy": BalancedPolicy(3)}
-            report = sv.reshard(
-                path_in(tmp_path, "a", form), target, map=mapped, executor=executor, **options
-            )
+            policy = BalancedPolicy(3) if each in ("shardvar", "safetensors") else None
+            options = lays(each, 3) | {"policy": policy, "executor": executors[who]}
+            report = sv.reshard(source, target, map=mapped, **options)
             assert same(sv.load(target), MADE), (form, each, who)
             assert report.nbytes == sum(array.nbytes for array in MADE.values())
 
@@ -160,11 +156,9 @@ def test_sliced_layouts_are_sources_and_targets(
 
 def test_a_map_from_and_to_a_bucket(tmp_path: Path) -> None:
     sv.save(tmp_path / "a", TENSORS, partition=2)
-    mapped = sv.Map(RULES, sizes=SIZES)
-    url = "s3://bucket/folder"
+    mapped, url, out = sv.Map(RULES, sizes=SIZES), "s3://bucket/folder", tmp_path / "c.safetensors"
     with in_bucket(MemoryBucket()):
         sv.reshard(tmp_path / "a", f"{url}/a", policy=BalancedPolicy(2))
         sv.reshard(f"{url}/a", f"{url}/b", map=mapped, partition=2)
-        assert same(sv.load(f"{url}/b"), MADE)
-        sv.reshard(f"{url}/a", tmp_path / "c.safetensors", map=mapped)
-    assert same(sv.load(tmp_path / "c.safetensors"), MADE)
+        sv.reshard(f"{url}/a", out, map=mapped)
+        assert same(sv.load(f"{url}/b"), MADE) and same(sv.load(out), MADE)

@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.cli import main
 from shardvar.engine import quantised as engine
 from shardvar.errors import ArgumentError, UnsupportedError
 from shardvar.verbs.quantization import quantised
+from spec_tests.helpers.command_line import Run, run
 from spec_tests.helpers.format_protocol import Array
+
+__all__ = ["run"]
 
 GOLDEN = Path(__file__).parents[1] / "golden/quantised"
 WRITTEN = json.loads((GOLDEN / "written.json").read_text())
@@ -79,16 +81,14 @@ def test_each_number_gets_the_nearest_code(
     """By brute force over all codes, with the scale that is stored."""
     folder, rng = tmp_path_factory.mktemp("nearest"), np.random.default_rng(seed)
     w = numbers(rng, (128, 256), "float32")
-    source = save(folder / "in", {"a.weight": w})
-    sv.reshard(source, folder / "out", quantize=scheme)
+    sv.reshard(save(folder / "in", {"a.weight": w}), folder / "out", quantize=scheme)
     with sv.open_checkpoint(folder / "out", dequantize="float32") as reader:
         (tensor,) = reader.source.quantised.values()
         found = reader.read("a.weight").astype(np.float64)
     if scheme.startswith("mlx-") and scheme != "mlx-mxfp4":
         # Steps of one size from the larger end; what they do not reach is less than a step.
-        bits = int(scheme[4])
         groups = w.reshape(-1, 64).astype(np.float64)
-        step = (groups.max(1) - groups.min(1)) / (2**bits - 1)
+        step = (groups.max(1) - groups.min(1)) / (2 ** int(scheme[4]) - 1)
         error = np.abs(found.reshape(groups.shape) - groups).max(1)
         assert (error <= step * 1.01 + 1e-6).all()
         return
@@ -101,12 +101,14 @@ def test_each_number_gets_the_nearest_code(
     stored = stored / scale.get("a.weight_global_scale", 1) * scale.get("a.weight_scale_2", 1)
     each = np.kron(stored, np.ones((128 // stored.shape[0], 256 // stored.shape[1])))
     values = VALUES[tensor.kind.removeprefix("MLX ").upper()[:2].replace("IN", "in")]
-    most = {"int8": 127, "int4": 7}.get(scheme)
-    values = values if most is None else values[: most + 2]
-    near = np.abs(np.abs(w)[..., None] - values * each[..., None]).min(axis=-1)
-    if most is not None:  # the lowest code has no positive counterpart
-        positive = np.abs(np.abs(w)[..., None] - values[:-1] * each[..., None]).min(axis=-1)
-        near = np.where(w > 0, positive, near)
+
+    def distance(values: Array) -> Array:
+        return np.abs(np.abs(w)[..., None] - values * each[..., None]).min(axis=-1)
+
+    if most := {"int8": 127, "int4": 7}.get(scheme):  # the lowest code has no positive counterpart
+        near = np.where(w > 0, distance(values[: most + 1]), distance(values[: most + 2]))
+    else:
+        near = distance(values)
     assert (np.abs(found - w) <= near * (1 + 1e-5) + each * 1e-4).all()
 
 
@@ -124,6 +126,7 @@ def test_numbers_of_codes_become_the_same_numbers(tmp_path: Path, scheme: str) -
     assert np.array_equal(one, two)
 
 
+@settings(max_examples=18)
 @given(
     partition=st.integers(1, 3),
     scheme=st.sampled_from(["int8", "nvfp4", "q8_0"]),
@@ -150,15 +153,11 @@ def test_any_portions_and_formats_have_the_same_bytes(
     data: st.DataObject, scheme: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder, rng = tmp_path_factory.mktemp("portions"), np.random.default_rng(3)
-    dtype = data.draw(st.sampled_from([*DTYPES]))
-    w = numbers(rng, (384, 256), dtype)
+    w = numbers(rng, (384, 256), data.draw(st.sampled_from([*DTYPES])))
     source = save(folder / "in", {"a.weight": w, "b.norm.weight": w[0]})
     sv.reshard(source, target(folder, scheme), quantize=scheme)
-    expected = sv.load(target(folder, scheme))
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        sv.open_checkpoint(source) as reader,
-    ):
+    expected = {key: array.tobytes() for key, array in sv.load(target(folder, scheme)).items()}
+    with pytest.MonkeyPatch.context() as patch, sv.open_checkpoint(source) as reader:
         patch.setattr(engine, "_BAND", data.draw(st.integers(1, 1 << 16)))
         patch.setattr(engine, "_ENCODED_PORTION", data.draw(st.integers(1, 1 << 14)))
         entries, made = quantised(reader.source, reader.entries(), scheme, None)
@@ -167,45 +166,49 @@ def test_any_portions_and_formats_have_the_same_bytes(
             first = data.draw(st.integers(0, nbytes))
             buffer = bytearray(data.draw(st.integers(0, nbytes - first)))
             made.read_into(entries, row, first, memoryview(buffer))
-            assert buffer == expected[key].tobytes()[first : first + len(buffer)], key
-        if scheme not in BLOCKS:
-            form = data.draw(st.sampled_from(["shardvar", "pt", "zarr", "torch"]))
-            parts = data.draw(st.integers(1, 3)) if form == "shardvar" else None
-            try:
-                sv.reshard(source, folder / "ck", format=form, quantize=scheme, partition=parts)
-            except UnsupportedError as error:  # a dtype that it does not hold
-                assert "float8" in str(error) or "bfloat16" in str(error) or "uint32" in str(error)
-                return
-            for key, array in sv.load(folder / "ck").items():
-                assert array.tobytes() == expected[key].tobytes(), key
+            assert buffer == expected[key][first : first + len(buffer)], key
+        if scheme in BLOCKS:
+            return
+        form = data.draw(st.sampled_from(["shardvar", "pt", "zarr", "torch"]))
+        parts = data.draw(st.integers(1, 3)) if form == "shardvar" else None
+        try:
+            sv.reshard(source, folder / "ck", format=form, quantize=scheme, partition=parts)
+        except UnsupportedError as error:  # a dtype that it does not hold
+            assert any(dtype in str(error) for dtype in ("float8", "bfloat16", "uint32"))
+            return
+        found = sv.load(folder / "ck")
+        assert {key: array.tobytes() for key, array in found.items()} == expected
 
 
-def test_from_one_scheme_to_another_in_one_stream_with_a_map(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("first", "second"), [("fp8-block", "nvfp4"), ("mxfp4", "fp8-block"), ("int4", "q8_0")]
+)
+def test_from_one_scheme_to_another_in_one_stream_with_a_map(
+    first: str, second: str, tmp_path: Path
+) -> None:
     """As in two steps, with a copy of the numbers between."""
     w = numbers(np.random.default_rng(2), (256, 128), "bfloat16")
-    source = save(tmp_path / "in", {"a.weight": w, "lm_head.weight": w})
-    for first, second in [("fp8-block", "nvfp4"), ("mxfp4", "fp8-block"), ("int4", "q8_0")]:
-        sv.reshard(source, tmp_path / "one", quantize=first, force=True)
-        rules = ["a.weight[o i] -> b.weight[o i]", "lm_head.weight -> lm_head.weight"]
-        out = target(tmp_path, second)
-        options: dict[str, Any] = {"dequantize": "float32", "map": rules, "quantize": second}
-        sv.reshard(tmp_path / "one", out, force=True, **options)
-        sv.reshard(tmp_path / "one", tmp_path / "n", dequantize="float32", force=True)
-        sv.reshard(tmp_path / "n", out.with_stem("two"), map=rules, quantize=second, force=True)
-        one, two = sv.load(out), sv.load(out.with_stem("two"))
-        assert one.keys() == two.keys()
-        assert all(one[key].tobytes() == two[key].tobytes() for key in one)
-        assert any(key.startswith("b.weight") for key in one)
+    one, out = tmp_path / "one", target(tmp_path, second)
+    sv.reshard(save(tmp_path / "in", {"a.weight": w, "lm_head.weight": w}), one, quantize=first)
+    rules = ["a.weight[o i] -> b.weight[o i]", "lm_head.weight -> lm_head.weight"]
+    sv.reshard(one, out, dequantize="float32", map=rules, quantize=second)
+    sv.reshard(one, tmp_path / "n", dequantize="float32")
+    sv.reshard(tmp_path / "n", out.with_stem("two"), map=rules, quantize=second)
+    found, expected = (
+        {key: array.tobytes() for key, array in sv.load(path).items()}
+        for path in (out, out.with_stem("two"))
+    )
+    assert found == expected and any(key.startswith("b.weight") for key in found)
 
 
 def test_modules_that_stay_are_named_in_the_description(tmp_path: Path) -> None:
-    w = np.ones((64, 64), np.float32)
-    names = "embed_tokens lm_head mlp.gate q_norm mlp.gate_proj a b"
-    source = save(tmp_path / "in", {f"{name}.weight": w for name in names.split()})
-    report = sv.reshard(source, tmp_path / "out", quantize="nvfp4", keep="b")
+    w, kept = np.ones((64, 64), np.float32), ["embed_tokens", "lm_head", "mlp.gate", "q_norm", "b"]
+    tensors = {f"{name}.weight": w for name in [*kept, "mlp.gate_proj", "a"]}
+    report = sv.reshard(
+        save(tmp_path / "in", tensors), tmp_path / "out", quantize="nvfp4", keep="b"
+    )
     config = json.loads((tmp_path / "out/config.json").read_text())
-    kept = {"embed_tokens", "lm_head", "mlp.gate", "q_norm", "b"}
-    assert {*config["quantization_config"]["ignore"]} == kept
+    assert {*config["quantization_config"]["ignore"]} == {*kept}
     assert report.changed[0] == "quantised 2 tensors to NVFP4"
     found = sv.load(tmp_path / "out")
     assert {k.partition(".weight")[0] for k in found if "scale" in k} == {"mlp.gate_proj", "a"}
@@ -213,12 +216,9 @@ def test_modules_that_stay_are_named_in_the_description(tmp_path: Path) -> None:
 
 
 def test_a_whole_gguf_is_quantised_with_its_metadata(tmp_path: Path) -> None:
-    types = Path(__file__).parents[1] / "golden/gguf/every_type/m.gguf"
-    out = tmp_path / "out.gguf"
-    rename = {"*": "*_exps.weight"}
-    report = sv.reshard(
-        types, out, dequantize=True, quantize="q4_0", rename=rename, exclude="numbers*"
-    )
+    types, out = GOLDEN.parent / "gguf/every_type/m.gguf", tmp_path / "out.gguf"
+    rename: dict[str, Any] = {"rename": {"*": "*_exps.weight"}, "exclude": "numbers*"}
+    report = sv.reshard(types, out, dequantize=True, quantize="q4_0", **rename)
     assert "the tokenizer and settings are the same as in the source" in report.changed
     with sv.open_checkpoint(types) as before, sv.open_checkpoint(out) as after:
         old, new = before.metadata.user, after.metadata.user
@@ -227,30 +227,42 @@ def test_a_whole_gguf_is_quantised_with_its_metadata(tmp_path: Path) -> None:
         assert {*after.encodings.values()} == {"Q4_0"}
 
 
-WRONG: list[tuple[dict[str, Array], dict[str, Any], type[Exception], str]] = [
-    ({"a.weight": np.ones((2, 40), "f4")}, {"quantize": "mxfp4"}, UnsupportedError,
-     "'a.weight' cannot be quantised to MXFP4: groups of 32 do not cut its rows of 40"),
-    ({"a.weight": np.ones((2, 32), "i4")}, {"quantize": "int8"}, UnsupportedError, "int8: it is of int32"),
-    ({"a.weight": np.ones((2, 32), "f8")}, {"quantize": "int8"}, UnsupportedError, "of float64"),
-    ({"a.weight": np.full((2, 32), np.nan, "f4")}, {"quantize": "int8"}, UnsupportedError,
-     "'a.weight' cannot be quantised to int8: the number in row 0, column 0 is nan"),
-    ({"a.weight": np.full((2, 32), np.inf, "f4")}, {"quantize": "q8_0"}, UnsupportedError, "is inf"),
-    ({"a.weight": np.ones((2, 32), "f4")}, {"quantize": "int9"}, ArgumentError, "Did you mean 'int8'"),
-    ({"a.weight": np.ones((2, 32), "f4")}, {"quantize": "int4:7"}, ArgumentError, "no groups of '7'"),
-    ({"a.weight": np.ones((2, 32), "f4")}, {"quantize": "int8:32"}, ArgumentError, "Give 'int8'"),
-    ({"a.weight": np.ones((2, 32), "f4")}, {"quantize": "int8", "keep": "x*"}, ArgumentError, "'x\\*'"),
-    ({"a.weight": np.ones((2, 32), "f4")}, {"keep": "a"}, ArgumentError, "Nothing is quantised"),
-    ({"norm.weight": np.ones((2, 32), "f4")}, {"quantize": "int8"}, ArgumentError, "'norm' stay"),
-    ({"a": np.ones((2, 32), "f4")}, {"quantize": "int8"}, ArgumentError, "none is a matrix"),
-    ({"a.weight": np.ones((2, 32), "f4"), "a.weight_scale": np.ones(2, "f4")}, {"quantize": "int8"},
-     UnsupportedError, "'a.weight_scale' is there already"),
-    ({"a.weight": np.ones((1, 1 << 25), np.float16)}, {"quantize": "int8"}, UnsupportedError, "too long"),
-]  # fmt: skip
+def weight(
+    shape: tuple[int, ...] = (2, 32), dtype: str = "f4", value: float = 1
+) -> dict[str, Array]:
+    return {"a.weight": np.full(shape, value, dtype)}
 
 
-@pytest.mark.parametrize(("tensors", "options", "kind", "words"), WRONG)
+WRONG: dict[type[Exception], list[tuple[dict[str, Array], dict[str, Any], str]]] = {
+    UnsupportedError: [
+        (weight((2, 40)), {"quantize": "mxfp4"},
+         "'a.weight' cannot be quantised to MXFP4: groups of 32 do not cut its rows of 40"),
+        (weight(dtype="i4"), {"quantize": "int8"}, "int8: it is of int32"),
+        (weight(dtype="f8"), {"quantize": "int8"}, "of float64"),
+        (weight(value=np.nan), {"quantize": "int8"},
+         "'a.weight' cannot be quantised to int8: the number in row 0, column 0 is nan"),
+        (weight(value=np.inf), {"quantize": "q8_0"}, "is inf"),
+        (weight() | {"a.weight_scale": np.ones(2, "f4")}, {"quantize": "int8"}, "'a.weight_scale' is there already"),
+        (weight((1, 1 << 25), "f2"), {"quantize": "int8"}, "too long"),
+    ],
+    ArgumentError: [
+        (weight(), {"quantize": "int9"}, "Did you mean 'int8'"),
+        (weight(), {"quantize": "int4:7"}, "no groups of '7'"),
+        (weight(), {"quantize": "int8:32"}, "Give 'int8'"),
+        (weight(), {"quantize": "int8", "keep": "x*"}, "'x\\*'"),
+        (weight(), {"keep": "a"}, "Nothing is quantised"),
+        ({"norm.weight": weight()["a.weight"]}, {"quantize": "int8"}, "'norm' stay"),
+        ({"a": weight()["a.weight"]}, {"quantize": "int8"}, "none is a matrix"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "tensors", "options", "words"),
+    [(kind, *case) for kind, cases in WRONG.items() for case in cases],
+)
 def test_what_cannot_be_quantised_is_named_and_nothing_is_left(
-    tmp_path: Path, tensors: dict[str, Array], options: dict[str, Any], kind: Any, words: str
+    tmp_path: Path, kind: Any, tensors: dict[str, Array], options: dict[str, Any], words: str
 ) -> None:
     sv.save(tmp_path / "in.safetensors", tensors)
     out = target(tmp_path, options.get("quantize", ""))
@@ -259,18 +271,19 @@ def test_what_cannot_be_quantised_is_named_and_nothing_is_left(
     assert [each.name for each in tmp_path.iterdir()] == ["in.safetensors"]
 
 
-def test_other_formats_workers_and_codes_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source = save(tmp_path / "in", {"a.weight": np.ones((128, 128), np.float32)})
-    command = ["reshard", str(source), str(tmp_path / "out"), "--quantize"]
-    assert main([*command, "q8_0"]) == 3
-    assert "does not keep the type of blocks of Q8_0" in capsys.readouterr().err
-    assert main([*command, "fp8-block", "--workers", "2"]) == 3
-    assert "do not quantise" in capsys.readouterr().err
-    assert main([*command, "int8", "--format", "npz"]) == 0
-    capsys.readouterr()
-    assert main([*command, "fp8-block", "--keep", "lm_*"]) == 2
-    assert main([*command, "fp8-block", "--force"]) == 0
-    assert main(["reshard", str(tmp_path / "out"), str(tmp_path / "n"), "--quantize", "int8"]) == 2
-    assert "is quantised already" in capsys.readouterr().err
+def test_other_formats_workers_and_codes_are_refused(tmp_path: Path, run: Run) -> None:
+    source, out = (
+        save(tmp_path / "in", {"a.weight": np.ones((128, 128), np.float32)}),
+        tmp_path / "out",
+    )
+    for scheme, words, code, told in (
+        ("q8_0", [], 3, "does not keep the type of blocks of Q8_0"),
+        ("fp8-block", ["--workers", "2"], 3, "do not quantise"),
+        ("int8", ["--format", "npz"], 0, ""),
+        ("fp8-block", ["--keep", "lm_*"], 2, ""),
+        ("fp8-block", ["--force"], 0, ""),
+    ):
+        done = run("reshard", source, out, "--quantize", scheme, *words)
+        assert done.code == code and told in done.err
+    done = run("reshard", out, tmp_path / "n", "--quantize", "int8")
+    assert done.code == 2 and "is quantised already" in done.err

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -37,49 +36,49 @@ def error_of(path: Path) -> ShardvarError:
     return caught.value
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "error", "words"),
-    [
-        ("model.bin", POINTER, MalformedCheckpoint, "Git LFS pointer"),
-        ("model.h5x", KINDS["a web page"], MalformedCheckpoint, "web page"),
-        ("model", b"", MalformedCheckpoint, "is empty"),
-        ("weights", bytes(1000), MalformedCheckpoint, "filled with zeros"),
-        ("model.safetensors.incomplete", b"\x10\0\0\0", MalformedCheckpoint, "unfinished download"),
-        ("model.bin2", KINDS["an ONNX model"], UnsupportedError, "an ONNX model"),
-        ("model.trt", b"\xfe" * 9, UnsupportedError, "an engine of TensorRT"),
-        ("model.pkl", b"\x80\x04}.", UnsupportedError, "a Python pickle"),
-        ("model.nemo", KINDS["a tar archive"], UnsupportedError, "a tar archive"),
-        ("frozen.pb", KINDS["a TensorFlow graph"], UnsupportedError, "a TensorFlow graph"),
-        ("model.ckpt.meta", b"\x0a\xff", UnsupportedError, "the graph of a TensorFlow checkpoint"),
-        ("flax_model.flax", b"\x83\xa6params", UnsupportedError, "msgpack"),
-        ("docs.zip", KINDS["a zip archive"], MalformedCheckpoint, "cut short at byte"),
-        ("model.pt.part-ab", b"\xfe" * 9, MalformedCheckpoint, "one part of a file that was split"),
-        ("model.npz.003", b"PK\x03\x04", MalformedCheckpoint, "one part of a file that was split"),
-        ("config.json", b'{"model_type": 1}', UnsupportedError, "a JSON text"),
-        ("unknown", b"\xfe\xfd\xfc" * 9, CheckpointNotFound, "not in a supported format"),
-    ],
-)
+FILES: list[tuple[str, bytes, type[ShardvarError], str]] = [
+    ("model.bin", POINTER, MalformedCheckpoint, "Git LFS pointer"),
+    ("model.h5x", KINDS["a web page"], MalformedCheckpoint, "web page"),
+    ("model", b"", MalformedCheckpoint, "is empty"),
+    ("weights", bytes(1000), MalformedCheckpoint, "filled with zeros"),
+    ("model.safetensors.incomplete", b"\x10\0\0\0", MalformedCheckpoint, "unfinished download"),
+    ("model.bin2", KINDS["an ONNX model"], UnsupportedError, "an ONNX model"),
+    ("model.trt", b"\xfe" * 9, UnsupportedError, "an engine of TensorRT"),
+    ("model.pkl", b"\x80\x04}.", UnsupportedError, "a Python pickle"),
+    ("model.nemo", KINDS["a tar archive"], UnsupportedError, "a tar archive"),
+    ("frozen.pb", KINDS["a TensorFlow graph"], UnsupportedError, "a TensorFlow graph"),
+    ("model.ckpt.meta", b"\x0a\xff", UnsupportedError, "the graph of a TensorFlow checkpoint"),
+    ("flax_model.flax", b"\x83\xa6params", UnsupportedError, "msgpack"),
+    ("docs.zip", KINDS["a zip archive"], MalformedCheckpoint, "cut short at byte"),
+    ("model.pt.part-ab", b"\xfe" * 9, MalformedCheckpoint, "one part of a file that was split"),
+    ("model.npz.003", b"PK\x03\x04", MalformedCheckpoint, "one part of a file that was split"),
+    ("config.json", b'{"model_type": 1}', UnsupportedError, "a JSON text"),
+    ("unknown", b"\xfe\xfd\xfc" * 9, CheckpointNotFound, "not in a supported format"),
+    ("m.safetensors", (GOLDEN / "torch_legacy" / "small.pt").read_bytes(), MalformedCheckpoint, "torch"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "content", "error", "words"), FILES)
 def test_a_file_is_named_for_what_it_is(
     name: str, content: bytes, error: type[ShardvarError], words: str, tmp_path: Path
 ) -> None:
+    """A file of old torch under another ending is read under its own."""
     (tmp_path / name).write_bytes(content)
     raised = error_of(tmp_path / name)
-    assert (
-        type(raised) is error and words in raised.cause and "no checkpoint at" not in raised.cause
-    )
-
-
-def in_zip(path: Path, *names: str) -> Path:
-    with zipfile.ZipFile(path, "w") as archive:
-        for name in names:
-            archive.writestr(name, "x")
-    return path
+    assert type(raised) is error and words in raised.cause
+    assert "no checkpoint at" not in raised.cause
+    if name == "m.safetensors":
+        assert "(.pt)" in raised.remedy
+        (tmp_path / name).rename(tmp_path / "m.pt")
+        assert "w" in sv.load(tmp_path / "m.pt")
 
 
 @pytest.mark.parametrize("name", ["run.zip", "run", "run.pt", "run.npz", "run.pt2"])
 def test_a_zip_around_checkpoints_names_them(name: str, tmp_path: Path) -> None:
-    path = in_zip(tmp_path / name, "policy.pth", "policy.optimizer.pth")
-    raised = error_of(path)
+    with zipfile.ZipFile(tmp_path / name, "w") as archive:
+        for member in ("policy.pth", "policy.optimizer.pth"):
+            archive.writestr(member, "x")
+    raised = error_of(tmp_path / name)
     assert "a zip archive around 'policy.pth'" in raised.cause and "unzip" in raised.remedy
 
 
@@ -98,14 +97,6 @@ def test_an_archive_that_is_cut_anywhere_is_called_so_with_the_byte(
             sv.load(tmp_path / name)
         assert re.search("cut (short|off)", caught.value.cause), stop
         assert str(stop) in caught.value.cause, stop
-
-
-def test_a_file_of_old_torch_under_another_ending_is_read_under_its_own(tmp_path: Path) -> None:
-    path = tmp_path / "m.safetensors"
-    path.write_bytes((GOLDEN / "torch_legacy" / "small.pt").read_bytes())
-    assert "(.pt)" in error_of(path).remedy
-    path.rename(tmp_path / "m.pt")
-    assert "w" in sv.load(tmp_path / "m.pt")
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
@@ -130,41 +121,32 @@ def test_a_header_beyond_the_limit_of_safetensors_is_called_so(tmp_path: Path) -
     assert type(raised) is UnsupportedError and "allows 100000000" in raised.cause
 
 
-def put(*names: str) -> Callable[[Path], None]:
-    def make(folder: Path) -> None:
-        for name in names:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).touch() if not name.endswith("/") else (folder / name).mkdir()
+FOLDERS: list[tuple[str, type[ShardvarError], str]] = [
+    ("", CheckpointNotFound, "is empty"),
+    ("notes.md data.csv sub/", CheckpointNotFound, "2 files and 1 folder"),
+    ("5.orbax-checkpoint-tmp-17/d/x", IncompleteCheckpoint, "not finished"),
+    ("iter_0000010/mp_rank_00/x iter_0000010/mp_rank_01/x", UnsupportedError, "Megatron"),
+    ("saved_model.pb", IncompleteCheckpoint, "SavedModel without"),
+    ("events.out.tfevents.17.host", UnsupportedError, "TensorBoard"),
+    ("model_index.json unet/", IncompleteCheckpoint, "diffusers"),
+    ("config.json model.data", CheckpointNotFound, "model.data is an ONNX model"),
+]
 
-    return make
 
-
-@pytest.mark.parametrize(
-    ("make", "error", "words"),
-    [
-        (put(), CheckpointNotFound, "is empty"),
-        (put("notes.md", "data.csv", "sub/"), CheckpointNotFound, "2 files and 1 folder"),
-        (put("5.orbax-checkpoint-tmp-17/d/x"), IncompleteCheckpoint, "not finished"),
-        (
-            put("iter_0000010/mp_rank_00/x", "iter_0000010/mp_rank_01/x"),
-            UnsupportedError,
-            "Megatron",
-        ),
-        (put("saved_model.pb"), IncompleteCheckpoint, "SavedModel without"),
-        (put("events.out.tfevents.17.host"), UnsupportedError, "TensorBoard"),
-        (put("model_index.json", "unet/"), IncompleteCheckpoint, "diffusers"),
-    ],
-)
+@pytest.mark.parametrize(("names", "error", "words"), FOLDERS)
 def test_a_folder_is_named_for_what_it_is(
-    make: Callable[[Path], None], error: type[ShardvarError], words: str, tmp_path: Path
+    names: str, error: type[ShardvarError], words: str, tmp_path: Path
 ) -> None:
+    """By the largest of its files, if nothing else tells."""
     folder = tmp_path / "folder"
     folder.mkdir()
-    make(folder)
+    for name in names.split():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        content = KINDS["an ONNX model"] + bytes(1000) if name == "model.data" else b""
+        (folder / name).write_bytes(content) if name[-1] != "/" else (folder / name).mkdir()
     raised = error_of(folder)
-    assert (
-        type(raised) is error and words in raised.cause and "no checkpoint at" not in raised.cause
-    )
+    assert type(raised) is error and words in raised.cause
+    assert "no checkpoint at" not in raised.cause
 
 
 def test_the_ranks_of_llama_are_not_taken_for_steps(tmp_path: Path) -> None:
@@ -177,32 +159,20 @@ def test_the_ranks_of_llama_are_not_taken_for_steps(tmp_path: Path) -> None:
         sv.reshard(tmp_path / "consolidated.01.pth", tmp_path / "half.npz")
 
 
-@pytest.mark.parametrize("named", ["model", "model.svindex", "data", "folder"])
+@pytest.mark.parametrize("named", ["model", "model.svindex", "data", ""])
 def test_data_files_without_their_index_are_told_from_nothing(named: str, tmp_path: Path) -> None:
     """Neither is it a checkpoint of the same prefix, of which the index was lost or never
-    written."""
-    sv.save(tmp_path / "model", {"w": [1.0]})
-    (tmp_path / "model.svindex").unlink()
-    (data,) = tmp_path.iterdir()
-    path = {"data": data, "folder": tmp_path}.get(named, tmp_path / named)
+    written. A misspelt folder is told what it may have meant."""
+    folder = tmp_path / "run-two"
+    sv.save(folder / "model", {"w": [1.0]})
+    assert f"Did you mean {folder}?" == error_of(tmp_path / "run-tow").remedy
+    (folder / "model.svindex").unlink()
+    (data,) = folder.iterdir()
+    path = data if named == "data" else folder / named
     raised = error_of(path)
     assert type(raised) is CheckpointNotFound and "Copy the index" in raised.remedy
-    assert (
-        raised.cause
-        == f"There is no checkpoint at {path}: model.svindex is missing, but its data files exist."
-    )
-    assert "data files" not in error_of(tmp_path / "mode").cause
-
-
-def test_a_misspelt_folder_is_told_what_it_may_have_meant(tmp_path: Path) -> None:
-    sv.save(tmp_path / "run-two" / "step-1" / "model", {"w": [1.0]})
-    assert f"Did you mean {tmp_path / 'run-two'}?" == error_of(tmp_path / "run-tow").remedy
-
-
-def test_the_largest_files_of_a_folder_are_named(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "model.data").write_bytes(KINDS["an ONNX model"] + bytes(1000))
-    assert "model.data is an ONNX model" in error_of(tmp_path).cause
+    told = f"There is no checkpoint at {path}: model.svindex is missing, but its data files exist."
+    assert raised.cause == told and "data files" not in error_of(folder / "mode").cause
 
 
 def test_a_folder_of_pointers_says_how_to_fetch_the_files(tmp_path: Path) -> None:
@@ -211,10 +181,8 @@ def test_a_folder_of_pointers_says_how_to_fetch_the_files(tmp_path: Path) -> Non
         (tmp_path / name).write_text("{} some text\n" * 100)
     (tmp_path / "pytorch_model.bin").write_bytes(POINTER)
     raised = error_of(tmp_path)
-    assert (
-        type(raised) is MalformedCheckpoint
-        and raised.remedy == "Fetch the content: `git lfs pull`."
-    )
+    assert type(raised) is MalformedCheckpoint
+    assert raised.remedy == "Fetch the content: `git lfs pull`."
     assert "pytorch_model.bin is a Git LFS pointer" in raised.cause
 
 
@@ -239,42 +207,42 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prefix", "other"),
+    ("model", "other", "is_set"),
     [
-        ("model", "consolidated.safetensors"),
-        ("model", "optimizer.safetensors"),
-        ("model", "optimizer.pt"),
-        ("model", "ema.safetensors"),
-        ("diffusion_pytorch_model", "ema.safetensors"),
+        ("model", "consolidated.safetensors", True),
+        ("model", "optimizer.safetensors", True),
+        ("model", "optimizer.pt", True),
+        ("model", "ema.safetensors", True),
+        ("diffusion_pytorch_model", "ema.safetensors", True),
+        ("model", "consolidated.safetensors", False),
+        ("model", "optimizer.safetensors", False),
+        ("model", "adapter_model.safetensors", False),
     ],
 )
-def test_the_index_of_the_hub_speaks_for_its_folder(
-    prefix: str, other: str, tmp_path: Path, run: Run
+def test_a_model_and_the_index_of_the_hub_speak_for_their_folder(
+    model: str, other: str, is_set: bool, tmp_path: Path, run: Run
 ) -> None:
-    """In every command, and a note names what was passed over."""
-    tensors = {"a": np.ones(3), "b": np.ones(4)}
-    sv.save(tmp_path / f"{prefix}.safetensors", tensors, policy=sv.BalancedPolicy(2))
+    """In every command, and a note names what was passed over. An adapter next to it is a question."""
     sv.save(tmp_path / other, {"c": np.ones(5)})
+    assert sorted(sv.load(tmp_path)) == ["c"]
+    policy = sv.BalancedPolicy(2) if is_set else None
+    sv.save(tmp_path / f"{model}.safetensors", {"a": np.ones(3), "b": np.ones(4)}, policy=policy)
+    if other.startswith("adapter"):
+        with pytest.raises(AmbiguousPath):
+            sv.load(tmp_path)
+        return
     assert sorted(sv.load(tmp_path)) == ["a", "b"]
-    index = f"{prefix}.safetensors.index.json"
-    for words in (["inspect"], ["verify"], ["show"], ["digest"], ["reshard", tmp_path / "o.npz"]):
-        outcome = run(words[0], tmp_path, *words[1:])
-        assert outcome.code == 0
-        assert other in (outcome.out if words == ["verify"] else outcome.err)
-        assert words[0] not in ("inspect", "verify") or index in outcome.out
+    if is_set:
+        index = f"{model}.safetensors.index.json"
+        for words in (
+            ["inspect"],
+            ["verify"],
+            ["show"],
+            ["digest"],
+            ["reshard", tmp_path / "o.npz"],
+        ):
+            outcome = run(words[0], tmp_path, *words[1:])
+            assert outcome.code == 0
+            assert other in (outcome.out if words == ["verify"] else outcome.err)
+            assert words[0] not in ("inspect", "verify") or index in outcome.out
     assert sorted(sv.load(tmp_path / other)) == ["c"]
-
-
-def test_an_adapter_next_to_a_model_is_a_question(tmp_path: Path) -> None:
-    sv.save(tmp_path / "model.safetensors", {"a": np.ones(3)})
-    sv.save(tmp_path / "adapter_model.safetensors", {"a": np.ones(3)})
-    with pytest.raises(AmbiguousPath):
-        sv.load(tmp_path)
-
-
-@pytest.mark.parametrize("other", ["consolidated.safetensors", "optimizer.safetensors"])
-def test_a_model_comes_before_its_original_and_its_optimizer(other: str, tmp_path: Path) -> None:
-    sv.save(tmp_path / other, {"b": np.ones(3)})
-    assert sorted(sv.load(tmp_path)) == ["b"]
-    sv.save(tmp_path / "model.safetensors", {"a": np.ones(3)})
-    assert sorted(sv.load(tmp_path)) == ["a"]

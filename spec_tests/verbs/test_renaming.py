@@ -2,9 +2,9 @@
 anything is read."""
 
 import re
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,97 +12,82 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.cli import main
 from shardvar.errors import ArgumentError
 from shardvar.verbs.renaming import new_names, select_keys
+from spec_tests.helpers.command_line import Outcome, Run, run
+
+__all__ = ["run"]
 
 KEYS = ["model.layers.0.w", "model.layers.1.w", "model.norm", "step"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        ({"rename": {}}, KEYS),
-        ({"rename": {}, "strip_prefix": "model."}, ["layers.0.w", "layers.1.w", "norm", "step"]),
-        ({"rename": {}, "add_prefix": "m/"}, [f"m/{key}" for key in KEYS]),
-        (
-            {"rename": {"layers.*.*": "h.*.ln_*"}, "strip_prefix": "model."},
-            ["h.0.ln_w", "h.1.ln_w", "norm", "step"],
-        ),
-        ({"rename": {"*.*.w": "*-*"}}, ["model-layers.0", "model-layers.1", "model.norm", "step"]),
-        (
-            {"rename": {r"re:model\.layers\.(?P<n>\d+)\.(\w+)": r"\2_\g<n>"}},
-            ["w_0", "w_1", "model.norm", "step"],
-        ),
-        ({"rename": {"step": "*"}, "add_prefix": "a*"}, [*(f"a*{key}" for key in KEYS[:3]), "a**"]),
-        (
-            {"rename": {"model*": "x*", "step": "x"}},
-            ["x.layers.0.w", "x.layers.1.w", "x.norm", "x"],
-        ),
-    ],
-)
-def test_names_are_those_of_the_table(arguments: dict[str, Any], expected: list[str]) -> None:
-    assert new_names(KEYS, **arguments) == expected
+NEW_NAMES: list[tuple[dict[str, str], dict[str, str], list[str]]] = [
+    ({}, {}, KEYS),
+    ({}, {"strip_prefix": "model."}, ["layers.0.w", "layers.1.w", "norm", "step"]),
+    ({}, {"add_prefix": "m/"}, [f"m/{key}" for key in KEYS]),
+    ({"layers.*.*": "h.*.ln_*"}, {"strip_prefix": "model."}, ["h.0.ln_w", "h.1.ln_w", "norm", "step"]),
+    ({"*.*.w": "*-*"}, {}, ["model-layers.0", "model-layers.1", "model.norm", "step"]),
+    ({r"re:model\.layers\.(?P<n>\d+)\.(\w+)": r"\2_\g<n>"}, {}, ["w_0", "w_1", "model.norm", "step"]),
+    ({"step": "*"}, {"add_prefix": "a*"}, [*(f"a*{key}" for key in KEYS[:3]), "a**"]),
+    ({"model*": "x*", "step": "x"}, {}, ["x.layers.0.w", "x.layers.1.w", "x.norm", "x"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rename", "prefixes", "expected"), NEW_NAMES)
+def test_names_are_those_of_the_table(
+    rename: dict[str, str], prefixes: dict[str, str], expected: list[str]
+) -> None:
+    assert new_names(KEYS, rename, **prefixes) == expected
 
 
 @given(st.lists(st.text("ab./*", min_size=1), min_size=1, unique=True), st.text("ab.", min_size=1))
-def test_a_prefix_that_is_added_and_stripped_changes_nothing(keys: list[str], prefix: str) -> None:
+def test_what_is_undone_changes_nothing(keys: list[str], prefix: str) -> None:
+    """A prefix that is added and stripped, and a star that is renamed to a star."""
     added = new_names(keys, {}, add_prefix=prefix)
     assert new_names(added, {}, strip_prefix=prefix) == keys
-
-
-@given(st.lists(st.text("ab.", min_size=1), min_size=1, unique=True))
-def test_a_star_renamed_to_a_star_changes_nothing(keys: list[str]) -> None:
     assert new_names(keys, {"*": "*"}) == keys == new_names(keys, {"re:(.*)": r"\1"})
 
 
 def test_stars_take_what_a_lazy_regular_expression_takes() -> None:
-    """All old names and keys of two letters and stars, up to a length."""
-    texts = [
-        "".join(letters) for length in range(1, 6) for letters in product("ab*", repeat=length)
-    ]
-    keys = ["".join(letters) for length in range(6) for letters in product("ab", repeat=length)]
-    for old in (text for text in texts if "*" in text):
+    """All old names and keys of two letters and stars, up to a length. A hostile key costs no more than
+    its length."""
+    olds = ["".join(text) for length in range(1, 6) for text in product("ab*", repeat=length)]
+    keys = ["".join(text) for length in range(6) for text in product("ab", repeat=length)]
+    for old in (text for text in olds if "*" in text):
         pattern = re.compile("(.*?)".join(map(re.escape, old.split("*"))))
         new = "-".join("*" * old.count("*"))
         for key in keys[1::3]:
-            found = pattern.fullmatch(key)
-            if found:
+            if found := pattern.fullmatch(key):
                 assert new_names([key], {old: new}) == ["-".join(found.groups())]
             else:
                 with pytest.raises(ArgumentError, match="none is renamed.*Match a key"):
                     new_names([key], {old: new})
-
-
-def test_a_hostile_key_costs_no_more_than_its_length() -> None:
     with pytest.raises(ArgumentError, match="none is renamed"):
         new_names(["." * 60_000], {"*.*.*.*.*.w": "w"})
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("rename", "prefix", "message"),
     [
-        ({"rename": {"bias": "b"}}, "No tensor is named 'bias'"),
+        ({"bias": "b"}, "", "No tensor is named 'bias'"),
         (
-            {"rename": {"model.layers.*.w": "w"}},
+            {"*.layers.*.w": "w"},
+            "",
             "2 tensors would be named 'w': 'model.layers.0.w', 'model.layers.1.w'",
         ),
-        (
-            {"rename": {"step": "model.norm"}},
-            "2 tensors would be named 'model.norm': 'model.norm', 'step'",
-        ),
-        ({"rename": {"m*": "*/*"}}, "has more [*]"),
-        ({"rename": {"re:(": "x"}}, "not a regular expression"),
-        ({"rename": {"re:step": r"\3"}}, "not a regular expression"),
-        ({"rename": {}, "strip_prefix": "module."}, "No key begins with 'module.'"),
-        ({"rename": {}, "strip_prefix": "step"}, "'step' is a key itself"),
+        ({"step": "model.norm"}, "", "2 tensors would be named 'model.norm': 'model.norm', 'step'"),
+        ({"m*": "*/*"}, "", "has more [*]"),
+        ({"re:(": "x"}, "", "not a regular expression"),
+        ({"re:step": r"\3"}, "", "not a regular expression"),
+        ({}, "module.", "No key begins with 'module.'"),
+        ({}, "step", "'step' is a key itself"),
     ],
 )
 def test_a_name_that_means_nothing_or_is_claimed_twice_is_named(
-    arguments: dict[str, Any], message: str
+    rename: dict[str, str], prefix: str, message: str
 ) -> None:
     with pytest.raises(ArgumentError, match=message):
-        new_names(KEYS, **arguments)
+        new_names(KEYS, rename, strip_prefix=prefix)
 
 
 def test_globs_take_and_leave_out() -> None:
@@ -119,31 +104,27 @@ def test_globs_take_and_leave_out() -> None:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    sv.save(
-        tmp_path / "m",
-        {key: np.full(3, row, np.float32) for row, key in enumerate(KEYS[:3])}
-        | {"step": np.array(7)},
-    )
+    tensors = {key: np.full(3, row, np.float32) for row, key in enumerate(KEYS[:3])}
+    sv.save(tmp_path / "m", tensors | {"step": np.array(7)})
     return tmp_path / "m"
 
 
+@pytest.fixture
+def reshard(model: Path, run: Run) -> Callable[..., Outcome]:
+    """Runs the command on the model."""
+    return lambda *words: run("reshard", model, model.with_name("out"), *words)
+
+
 @pytest.mark.smoke
-def test_one_command_strips_renames_excludes_and_casts(model: Path) -> None:
-    out = model.with_name("out.safetensors")
-    (model.parent / "names.toml").write_text("'layers.*.w' = 'h.*.weight'\n")
-    options = [
-        "--strip-prefix",
-        "model.",
-        "--rename-file",
-        str(model.parent / "names.toml"),
-        "--exclude",
-        "step",
-    ]
-    assert (
-        main(["reshard", str(model), str(out), *options, "--add-prefix", "t.", "--cast", "bf16"])
-        == 0
-    )
-    arrays = sv.load(out)
+def test_one_command_strips_renames_excludes_and_casts(
+    model: Path, reshard: Callable[..., Outcome]
+) -> None:
+    """A file of names may begin with the mark of Windows."""
+    names = model.with_name("names.toml")
+    names.write_text("'layers.*.w' = 'h.*.weight'\r\n", encoding="utf-8-sig")
+    words = ["--strip-prefix", "model.", "--rename-file", names, "--exclude", "step"]
+    assert reshard(*words, "--add-prefix", "t.", "--cast", "bf16").code == 0
+    arrays = sv.load(model.with_name("out"))
     assert sorted(arrays) == ["t.h.0.weight", "t.h.1.weight", "t.norm"]
     assert {array.dtype.name for array in arrays.values()} == {"bfloat16"}
     assert arrays["t.h.1.weight"].tolist() == [1.0, 1.0, 1.0]
@@ -162,23 +143,17 @@ def test_a_dtype_alone_casts_the_floating_point_tensors_only(model: Path) -> Non
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--cast", "f2", "--cast", "*.w=bf16"], "--cast f2 is for all.*'[*]=f2'"),
-        (
-            ["--cast", "model.norm=f2", "--strip-prefix", "model."],
-            "names in the target.*'layers.0.w'",
-        ),
-        (["--transpose", "*.w"], "No matrix matches.*names in the target"),
-        (
-            ["--rename", "model.norm=n", "--strip-prefix", "model."],
-            "without the prefix.*'layers.0.w'",
-        ),
+        ("--cast f2 --cast *.w=bf16", "--cast f2 is for all.*'[*]=f2'"),
+        ("--cast model.norm=f2 --strip-prefix model.", "names in the target.*'layers.0.w'"),
+        ("--transpose *.w", "No matrix matches.*names in the target"),
+        ("--rename model.norm=n --strip-prefix model.", "without the prefix.*'layers.0.w'"),
     ],
 )
 def test_a_pattern_that_matches_nothing_is_answered_with_a_key(
-    options: list[str], message: str, model: Path, capsys: pytest.CaptureFixture[str]
+    options: str, message: str, model: Path, reshard: Callable[..., Outcome]
 ) -> None:
-    assert main(["reshard", str(model), str(model.with_name("out")), *options]) == 2
-    assert re.search(message, capsys.readouterr().err.replace("\n", " "))
+    done = reshard(*options.split())
+    assert done.code == 2 and re.search(message, done.err.replace("\n", " "))
     assert not list(model.parent.glob("out*"))
 
 
@@ -195,22 +170,11 @@ def test_a_pattern_that_matches_nothing_is_answered_with_a_key(
     ],
 )
 def test_a_file_of_names_that_is_wrong_is_refused(
-    text: str | None, message: str, model: Path, capsys: pytest.CaptureFixture[str]
+    text: str | None, message: str, model: Path, reshard: Callable[..., Outcome]
 ) -> None:
     names = model.with_name("names.toml")
     if text is not None:
         names.write_text(text)
-    assert (
-        main(["reshard", str(model), str(model.with_name("out")), "--rename-file", str(names)]) == 2
-    )
-    assert message in capsys.readouterr().err
+    done = reshard("--rename-file", names)
+    assert done.code == 2 and message in done.err
     assert not list(model.parent.glob("out*"))
-
-
-def test_a_file_of_names_may_begin_with_the_mark_of_windows(model: Path) -> None:
-    names = model.with_name("names.toml")
-    names.write_text("'step' = 'number'\r\n", encoding="utf-8-sig")
-    assert (
-        main(["reshard", str(model), str(model.with_name("out")), "--rename-file", str(names)]) == 0
-    )
-    assert "number" in sv.load(model.with_name("out"))

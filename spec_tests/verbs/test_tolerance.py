@@ -11,14 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.cli import main
 from shardvar.errors import ArgumentError
 from shardvar.layout.region import Region
 from shardvar.storage.local import LocalStorage
 from shardvar.verbs.compare.comparison import DiffReport
 from shardvar.verbs.compare.distances import Tolerance
+from spec_tests.helpers.command_line import Run, run
 from spec_tests.helpers.native_checkpoints import Piece, assignment_of
 from spec_tests.helpers.tensor_bundles import write_payloads
+
+__all__ = ["run"]
 
 floats = st.floats(allow_nan=True, allow_infinity=True, width=32)
 tolerances = st.floats(0, 10, allow_nan=False)
@@ -45,86 +47,55 @@ def test_integers_without_a_tolerance_are_the_same_only_if_they_are_equal(
 
 @pytest.mark.parametrize(
     ("dtype", "near", "far"),
-    [
-        ("float32", 1e-6, 1e-4),
-        ("float64", 1e-8, 1e-5),
-        ("float16", 5e-4, 1e-2),
-        (ml_dtypes.bfloat16, 8e-3, 0.1),
-    ],
-)
+    [("float32", 1e-6, 1e-4), ("float64", 1e-8, 1e-5), ("float16", 5e-4, 1e-2),
+     (ml_dtypes.bfloat16, 8e-3, 0.1)],
+)  # fmt: skip
 def test_close_has_the_tolerances_of_pytorch(dtype: Any, near: float, far: float) -> None:
-    one = np.array([1.0]).astype(dtype)
-    assert not Tolerance().beyond(one, (1.0 + np.array([near])).astype(dtype)).any()
-    assert Tolerance().beyond(one, (1.0 + np.array([far])).astype(dtype)).all()
+    one, close, apart = (np.array([1.0 + by]).astype(dtype) for by in (0, near, far))
+    assert not Tolerance().beyond(one, close).any() and Tolerance().beyond(one, apart).all()
 
 
 @pytest.fixture
 def pair(tmp_path: Path) -> tuple[Path, Path]:
     """Return two checkpoints that differ in a millionth, in a dtype, and in a prefix of keys."""
-    values = np.linspace(1, 2, 2_000_000, dtype=np.float32)
-    sv.save(
-        tmp_path / "a",
-        {"m.large": values, "m.small": values[:5], "m.step": np.array(3)},
-        partition=3,
-    )
-    b = {
-        "large": values * np.float32(1 + 1e-6),
-        "small": values[:5].astype(np.float64),
-        "step": np.array(3),
-    }
+    large, step = np.linspace(1, 2, 2_000_000, dtype=np.float32), np.array(3)
+    a = {"m.large": large, "m.small": large[:5], "m.step": step}
+    b = {"large": large * np.float32(1 + 1e-6), "small": large[:5].astype(np.float64), "step": step}
+    sv.save(tmp_path / "a", a, partition=3)
     sv.save(tmp_path / "b.safetensors", b)
     return tmp_path / "a", tmp_path / "b.safetensors"
 
 
-def test_checkpoints_are_equal_under_the_names_tolerance_and_dtypes_that_are_asked_for(
-    pair: tuple[Path, Path],
-) -> None:
-    names = {"m.*": "*"}
-    assert not sv.diff(*pair).equal
-    strict = sv.diff(*pair, rename=names)
-    assert [each.key for each in strict.differences] == ["large", "small"] and not strict.only_in_a
-    assert [each.key for each in sv.diff(*pair, rename=names, ignore_dtype=True).differences] == [
-        "large"
-    ]
-    report = sv.diff(*pair, rename=names, ignore_dtype=True, close=True)
-    assert (
-        report.equal
-        and report.num_equal == 3
-        and report.tolerance == "the tolerances of the dtypes"
-    )
-    assert sv.diff(*pair, rename=names, exclude="small", rtol=1e-5).equal
-    far = sv.diff(*pair, rename=names, filter="large", rtol=1e-7)
-    assert not far.equal and far.tolerance == "rtol=1e-07, atol=0"
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"rtol": -1.0},
-        {"atol": float("nan")},
-        {"atol": float("inf")},
-        {"rtol": "1"},
-        {"atol": 10**400},
-    ],
-)
-def test_a_tolerance_is_a_number_from_0_on(wrong: dict[str, Any], pair: tuple[Path, Path]) -> None:
-    with pytest.raises(ArgumentError, match="finite number >= 0"):
-        sv.diff(*pair, **wrong)
-
-
 @pytest.mark.smoke
-def test_the_command_judges_within_the_tolerance(
-    pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+def test_checkpoints_are_equal_under_the_names_tolerance_and_dtypes_that_are_asked_for(
+    pair: tuple[Path, Path], run: Run
 ) -> None:
-    both = [str(path) for path in pair]
-    assert main(["diff", *both, "--rename", "m.*=*", "--ignore-dtype", "--close"]) == 0
-    assert "equal: 3 tensors in both, within the tolerances" in capsys.readouterr().out
-    assert main(["diff", *both, "--rename", "m.*=*", "--summary"]) == 1
-    assert (
-        capsys.readouterr().out
-        == "2 of 3 tensors differ: 1 in values, 1 only in dtype (same values)\n"
-    )
-    assert main(["diff", *both, "--rtol", "x"]) == 2
+    assert not sv.diff(*pair).equal
+    for options, keys, tolerance in (
+        ({}, ["large", "small"], None),
+        ({"ignore_dtype": True}, ["large"], None),
+        ({"ignore_dtype": True, "close": True}, [], "the tolerances of the dtypes"),
+        ({"exclude": "small", "rtol": 1e-5}, [], "rtol=1e-05, atol=0"),
+        ({"filter": "large", "rtol": 1e-7}, ["large"], "rtol=1e-07, atol=0"),
+    ):
+        report = sv.diff(*pair, rename={"m.*": "*"}, **options)
+        assert [each.key for each in report.differences] == keys and not report.only_in_a
+        assert report.equal == (not keys) and report.tolerance == tolerance
+    for wrong in (
+        {"rtol": -1.0},
+        {"rtol": "1"},
+        *({"atol": float(each)} for each in ("nan", "inf")),
+        {"atol": 10**400},
+    ):
+        with pytest.raises(ArgumentError, match="finite number >= 0"):
+            sv.diff(*pair, **wrong)
+    words = ("diff", *pair, "--rename", "m.*=*")
+    done = run(*words, "--ignore-dtype", "--close")
+    assert done.code == 0 and "equal: 3 tensors in both, within the tolerances" in done.out
+    done = run(*words, "--summary")
+    told = "2 of 3 tensors differ: 1 in values, 1 only in dtype (same values)\n"
+    assert (done.code, done.out) == (1, told)
+    assert run(*words, "--rtol", "x").code == 2
 
 
 def files(tmp_path: Path, a: Any, b: Any) -> list[Path]:
@@ -147,74 +118,38 @@ NAN = np.array([0x7FC00000, 0x7FC00001], np.uint32).view(np.float32)
     ],
 )
 def test_differences_without_another_value_are_called_by_their_bits(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], a: Any, b: Any, only: str | None
+    tmp_path: Path, run: Run, a: Any, b: Any, only: str | None
 ) -> None:
     pair = files(tmp_path, np.array(a, np.float32), np.array(b, np.float32))
     values = sv.diff(*pair).differences[0].values
     assert values is not None
     assert (values.only, values.to_json()["only"]) == (only, only)
-    assert main(["diff", *map(str, pair)]) == 1
-    assert (f"only in the {only}\n" in capsys.readouterr().out) == (only is not None)
+    done = run("diff", *pair)
+    assert done.code == 1 and (f"only in the {only}\n" in done.out) == (only is not None)
 
 
-def test_the_largest_change_comes_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_largest_change_comes_first(tmp_path: Path, run: Run) -> None:
     """Tensors that cannot be compared as numbers first, those without another value last."""
-    x = np.arange(1.0, 5.0)
-    a = {
-        "little": x,
+    x, text = np.arange(1.0, 5.0), np.array([b"x"], object)
+    a = dict.fromkeys(("little", "much", "shape", "cast", "same", "inf"), x) | {
         "zero": x * 0,
-        "much": x,
-        "shape": x,
-        "cast": x,
-        "same": x,
-        "inf": x,
-        "text": np.array([b"x"], object),
+        "text": text,
     }
-    b = a | {
-        "little": x * 1.5,
-        "zero": x * -0.0,
-        "much": -x,
-        "shape": x[1:],
-        "cast": x.astype(np.float32),
-    }
-    pair = files(
-        tmp_path, a, b | {"inf": np.array([1, 2, 3, np.inf]), "text": np.array([b"y"], object)}
-    )
+    b = a | {"little": x * 1.5, "zero": x * -0.0, "much": -x, "shape": x[1:], "cast": x.astype("f4"),
+             "inf": np.array([1, 2, 3, np.inf]), "text": np.array([b"y"], object)}  # fmt: skip
+    pair = files(tmp_path, a, b)
     report = sv.diff(*pair).by_change()
-    assert [each.key for each in report.differences] == [
-        "inf",
-        "shape",
-        "text",
-        "much",
-        "little",
-        "cast",
-        "zero",
-    ]
-    assert [each.change for each in report.differences][3:] == [2.0, pytest.approx(1 / 3), 0.0, 0.0]
-    assert main(["diff", *map(str, pair), "--sort", "change", "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)["differences"]
-    assert [(each["key"], each["change"]) for each in told[:4]] == [
-        ("inf", "inf"), ("shape", "inf"), ("text", "inf"), ("much", 2.0),
-    ]  # fmt: skip
-    assert main(["diff", *map(str, pair), "--sort", "change"]) == 1
-    assert capsys.readouterr().out.splitlines()[4].startswith("differs: much: 4 of 4 elements")
-    assert main(["diff", *map(str, pair), "--sort", "size"]) == 2
-
-
-def test_figures_of_large_tensors_count_elements_that_are_the_same(tmp_path: Path) -> None:
-    """The first blocks are the same, then one element differs, then blocks that are the same
-    again."""
-    rng = np.random.default_rng(0)
-    a = rng.standard_normal((1500, 2100)).astype(np.float32)
-    b = a.copy()
-    b[1001, 7] += 1000
-    values = sv.diff(*files(tmp_path, a, b)).differences[0].values
-    x, y = (array.astype(np.float64).ravel() for array in (a, b))
-    norms = [float(np.linalg.norm(each)) for each in (x, y, y - x)]
-    assert values is not None
-    assert values.first == values.max_absolute_at == values.max_relative_at == (1001, 7)
-    assert values.cosine == pytest.approx(float(x @ y) / norms[0] / norms[1], rel=1e-12)
-    assert values.relative_norm == pytest.approx(norms[2] / max(norms[:2]), rel=1e-12)
+    order = ["inf", "shape", "text", "much", "little", "cast", "zero"]
+    changes = ["inf", "inf", "inf", 2.0, pytest.approx(1 / 3), 0.0, 0.0]
+    assert [each.key for each in report.differences] == order
+    assert [each.change for each in report.differences][3:] == changes[3:]
+    done = run("diff", *pair, "--sort", "change", "--json")
+    told = json.loads(done.out)["differences"]
+    assert done.code == 1
+    assert [(each["key"], each["change"]) for each in told] == [*zip(order, changes, strict=True)]
+    done = run("diff", *pair, "--sort", "change")
+    assert done.out.splitlines()[4].startswith("differs: much: 4 of 4 elements")
+    assert run("diff", *pair, "--sort", "size").code == 2
 
 
 @pytest.mark.parametrize("dtypes", [("f8", "f4"), ("f4", ml_dtypes.bfloat16)])
@@ -224,21 +159,20 @@ def test_elements_that_rounding_makes_equal_are_counted(
 ) -> None:
     """On either side, in small tensors and in large ones, which are compared in stretches. One
     element that is no rounding is not counted."""
-    wide, narrow = dtypes
-    exact = np.random.default_rng(count).standard_normal(count).astype(wide)
-    rounded = exact.astype(narrow)
+    exact = np.random.default_rng(count).standard_normal(count).astype(dtypes[0])
+    rounded = exact.astype(dtypes[1])
     other = rounded.copy()
     other[7] += 1
-    num_changed = int(np.count_nonzero(rounded.astype(wide) != exact))
+    num_changed = int(np.count_nonzero(rounded.astype(dtypes[0]) != exact))
     for name, array in {"exact": exact, "rounded": rounded, "other": other}.items():
         sv.save(tmp_path / name, {"w": array})
-    for one, two in (("exact", "rounded"), ("rounded", "exact")):
+    for one, two in (("exact", "rounded"), ("rounded", "exact"), ("exact", "other")):
         (each,) = sv.diff(tmp_path / one, tmp_path / two).differences
-        assert each.values is not None and each.only_dtype == "same values when rounded"
-        assert each.values.count == each.values.num_rounded == num_changed > 0
-    (each,) = sv.diff(tmp_path / "exact", tmp_path / "other").differences
-    assert each.values is not None and each.only_dtype is None
-    assert each.values.num_rounded == each.values.count - 1
+        is_rounding = two != "other"
+        assert each.only_dtype == ("same values when rounded" if is_rounding else None)
+        assert each.values is not None and each.values.num_rounded > 0
+        assert each.values.num_rounded == each.values.count - (not is_rounding)
+        assert each.values.count == num_changed or not is_rounding
 
 
 Pieces = tuple[str, tuple[int, ...], bytes]

@@ -34,7 +34,6 @@ from shardvar.errors import (
 from shardvar.formats.table import all_formats, format_named
 from shardvar.layout import Region
 from shardvar.layout.dtypes import dtype_name
-from shardvar.layout.indexing import cut_steps, plan_region
 from shardvar.pictures.words import count, human_size
 from shardvar.planning.policies import (
     AllInOnePolicy,
@@ -52,12 +51,11 @@ from spec_tests.helpers.hypothesis_strategies import (
     NUMBERS,
     Array,
     arrays,
-    cuts,
-    filled_shapes,
     keys,
     same,
     string_arrays,
 )
+from spec_tests.helpers.thoroughness import EXHAUSTIVE
 
 FORMATS = [form.name for form in all_formats() if form.capabilities.dtypes]
 GRIDS = [form.name for form in all_formats() if form.capabilities.is_grid]
@@ -125,19 +123,6 @@ def may_hold(form: str, key: str) -> bool:
     return form != "safetensors" or key != "__metadata__"
 
 
-@pytest.mark.parametrize(
-    ("form", "key"),
-    [("npz", "../x"), ("npz", "/x"), ("npz", "a/../../x"), ("safetensors", "__metadata__")],
-)
-def test_a_key_that_a_format_has_no_place_for_is_refused_by_name(
-    form: str, key: str, tmp_path: Path
-) -> None:
-    with pytest.raises(UnsupportedError, match="Rename") as caught:
-        save(target(tmp_path, form), {"good": np.zeros(2), key: np.zeros(2)}, format=form)
-    assert repr(key) in caught.value.cause
-    assert files_of(tmp_path) == {}
-
-
 def check_same(found: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
     assert sorted(found) == sorted(expected)
     for key, array in expected.items():
@@ -182,7 +167,7 @@ def table() -> dict[str, Array]:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@SOME
+@FEW
 @given(data=st.data())
 def test_what_is_saved_is_loaded(form: str, data: st.DataObject) -> None:
     """Any dtype, shape, strides, byte order, key, number of files and number of slices that the
@@ -220,129 +205,103 @@ def test_what_is_saved_is_loaded(form: str, data: st.DataObject) -> None:
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("form", FORMATS)
-def test_scalars_lists_and_numbers_are_arrays(form: str, tmp_path: Path) -> None:
-    save(
-        target(tmp_path, form), {"a": 1.5, "b": [1, 2], "c": np.float32(3), "d": True}, format=form
-    )
-    expected = {
-        "a": np.asarray(1.5),
-        "b": np.asarray([1, 2]),
-        "c": np.asarray(np.float32(3)),
-        "d": np.asarray(True),
-    }
+def test_scalars_lists_and_bytes_are_arrays(form: str, tmp_path: Path) -> None:
+    """Bytes keep their NULs."""
+    values: dict[str, Any] = {"a": 1.5, "b": [1, 2], "c": np.float32(3), "d": True}
+    expected = {key: np.asarray(value) for key, value in values.items()}
+    if is_strings := "string" in format_named(form).capabilities.dtypes:
+        texts = {"one": b"a\0", "list": [b"\0", b"", b"b\0\0"], "S": np.array([b"ab", b"c"])}
+        values |= texts
+        expected |= {key: np.array(value, object) for key, value in texts.items()}
+    save(target(tmp_path, form), values, format=form)
     check_same(load(target(tmp_path, form)), expected)
+    with open_checkpoint(home(tmp_path, form)) as reader:
+        if is_strings:
+            assert reader.read("one").tolist() == reader["one"][...].tolist() == b"a\0"
+            assert reader.read("list", 2).tolist() == b"b\0\0"
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_keys_come_in_the_order_asked_for_and_a_wrong_one_is_told_the_right_one(
+    form: str, tmp_path: Path
+) -> None:
+    path = target(tmp_path, form)
+    save(path, table(), format=form)
+    found = load(path, ["step", "dense/bias", "step"])
+    assert list(found) == ["step", "dense/bias"]
+    check_same(found, {key: table()[key] for key in found})
+    assert list(load(path, "step")) == ["step"] and load(path, []) == {}
+    told = r"There is no tensor 'dense/kernl'. Did you mean 'dense/kernel'\?$"
+    with open_checkpoint(path) as reader:
+        assert "dense/kernel" in reader and "dense/kernl" not in reader
+        assert len(reader) == len(list(reader)) == len(reader.keys())
+        asks = (reader.read, reader.find, reader.__getitem__, partial(load, path))
+        for ask in asks:
+            with pytest.raises(UnknownKey, match=told):
+                ask("dense/kernl")
+    for ask in (partial(load, path, verify="yes"), partial(reader.read, "step", verify="yes")):
+        with pytest.raises(ArgumentError, match="'auto' or 'full'"):
+            ask()
+
+
+TWO = np.zeros(2)
+UNSTORABLE: list[tuple[Any, Any, type[ShardvarError], str]] = [
+    *((key, TWO, ArgumentError, "key") for key in (3, None, b"bytes", "\ud800")),
+    *(("d/k", value, UnsupportedError, "'d/k'")
+      for value in (["text"], np.array(["2020"], "M8[D]"), np.zeros(2, "i4,f4"), np.zeros(2, "g"))),
+    ("m/k", np.ma.masked_array([1, 2], [True, False]), UnsupportedError, "'m/k' is a masked array"),
+    ("o", np.array([b"a", "b"], object), ArgumentError, "'o'.*type str"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "value", "error", "words"), UNSTORABLE)
+def test_what_cannot_be_stored_is_refused_by_key(
+    key: Any, value: Any, error: type[ShardvarError], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=words):
+        save(tmp_path / "m", {key: value})
+    assert files_of(tmp_path) == {}
 
 
 @pytest.mark.parametrize(
-    "form", [form for form in FORMATS if "string" in format_named(form).capabilities.dtypes]
-)
-def test_bytes_keep_their_nuls(form: str, tmp_path: Path) -> None:
-    save(target(tmp_path, form), {"one": b"a\0", "list": [b"\0", b"", b"b\0\0"], "S": np.array([b"ab", b"c"])},
-         format=form)  # fmt: skip
-    found = load(target(tmp_path, form))
-    assert found["one"].shape == () and found["one"][()] == b"a\0"
-    assert found["list"].tolist() == [b"\0", b"", b"b\0\0"]
-    assert found["S"].tolist() == [b"ab", b"c"]
-    with open_checkpoint(tmp_path) as reader:
-        assert reader.read("one").tolist() == reader["one"][...].tolist() == b"a\0"
-        assert reader.read("list", np.s_[1:]).tolist() == [b"", b"b\0\0"]
-        assert reader.read("list", 2).tolist() == b"b\0\0"
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_some_keys_are_loaded_in_the_order_asked_for(form: str, tmp_path: Path) -> None:
-    save(target(tmp_path, form), table(), format=form)
-    wanted = ["step", "dense/bias", "step"]
-    found = load(target(tmp_path, form), wanted)
-    assert list(found) == ["step", "dense/bias"]
-    check_same(found, {key: table()[key] for key in found})
-    assert list(load(target(tmp_path, form), "step")) == ["step"]
-    assert load(target(tmp_path, form), []) == {}
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_a_wrong_key_is_told_the_right_one(form: str, tmp_path: Path) -> None:
-    save(target(tmp_path, form), table(), format=form)
-    with pytest.raises(
-        UnknownKey, match=r"There is no tensor 'dense/kernl'. Did you mean 'dense/kernel'\?$"
-    ):
-        load(target(tmp_path, form), ["dense/kernl"])
-    with open_checkpoint(target(tmp_path, form)) as reader:
-        assert "dense/kernel" in reader and "dense/kernl" not in reader
-        assert len(reader) == len(list(reader)) == len(reader.keys())
-        for ask in (reader.read, reader.find, reader.__getitem__):
-            with pytest.raises(UnknownKey):
-                ask("")
-
-
-def test_values_that_cannot_be_stored_are_refused_by_key(tmp_path: Path) -> None:
-    for value in (
-        ["text"],
-        np.array(["2020-01-01"], "M8[D]"),
-        np.zeros(2, "i4,f4"),
-        np.zeros(2, np.longdouble),
-    ):
-        with pytest.raises(UnsupportedError, match="'dense/kernel'"):
-            save(tmp_path / "m", {"dense/kernel": value})
-    with pytest.raises(UnsupportedError, match="'m/k' is a masked array"):
-        save(tmp_path / "m", {"m/k": np.ma.masked_array([1, 2], [True, False])})
-    with pytest.raises(ArgumentError, match="'o'.*type str"):
-        save(tmp_path / "m", {"o": np.array([b"a", "b"], object)})
-    for key in (3, None, b"bytes", "\ud800"):
-        with pytest.raises(ArgumentError, match="key"):
-            save(tmp_path / "m", {key: np.zeros(2)})  # type: ignore[dict-item]
-    assert files_of(tmp_path) == {}
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_what_a_format_cannot_hold_is_refused_and_nothing_is_written(
-    form: str, tmp_path: Path
+    ("form", "key"),
+    [("npz", "../x"), ("npz", "/x"), ("npz", "a/../../x"), ("safetensors", "__metadata__"),
+     ("zarr", "good/b"), ("orbax", "x" * 300)],
+)  # fmt: skip
+def test_a_key_that_a_format_has_no_place_for_leaves_no_new_folder(
+    form: str, key: str, tmp_path: Path
 ) -> None:
-    dtypes = format_named(form).capabilities.dtypes
-    samples = {"bfloat16": np.zeros(2, ml_dtypes.bfloat16), "string": np.array([b"a"], object),
-               "complex128": np.zeros(2, np.complex128)}  # fmt: skip
-    for name, array in samples.items():
-        if name not in dtypes:
-            with pytest.raises(UnsupportedError) as caught:
-                save(target(tmp_path, form), {"good": np.zeros(2), "w/b": array}, format=form)
-            assert (
-                f"'w/b' ({name})" in str(caught.value)
-                and form in str(caught.value)
-                and caught.value.remedy
-            )
-    if form not in SLICED and form not in GRIDS:
-        with pytest.raises(ArgumentError, match=form):
-            save(target(tmp_path, form), table(), format=form, partition=2)
-    assert files_of(tmp_path) == {}
-
-
-REFUSED: dict[str, dict[str, Any]] = {
-    "npz": {"../x": np.zeros(2)},
-    "safetensors": {"__metadata__": np.zeros(2)},
-    "zarr": {"a": np.zeros(2), "a/b": np.zeros(2)},
-    "orbax": {"x" * 300: np.zeros(2)},
-}
-
-
-@pytest.mark.parametrize("form", REFUSED)
-def test_what_is_refused_leaves_no_new_folder(form: str, tmp_path: Path) -> None:
-    """Of the format, or those above it; by a save and by a reshard."""
-    save(tmp_path / "source", REFUSED[form])
+    """Of the format, or those above it; by a save and by a reshard. The key is named."""
+    tensors = {"good": TWO, key: TWO}
+    save(tmp_path / "source", tensors)
     path = target(tmp_path / "new" / "folder", form)
-    for write in (partial(save, path, REFUSED[form]), partial(reshard, tmp_path / "source", path)):
-        with pytest.raises(UnsupportedError):
+    for write in (partial(save, path, tensors), partial(reshard, tmp_path / "source", path)):
+        with pytest.raises(UnsupportedError) as caught:
             write(format=form)
         assert not (tmp_path / "new").exists()
+    assert form in GRIDS or (repr(key) in caught.value.cause and "Rename" in caught.value.remedy)
     (tmp_path / "new" / "folder").mkdir(parents=True)
     with pytest.raises(UnsupportedError):
-        save(path, REFUSED[form], format=form)
+        save(path, tensors, format=form)
     assert [*(tmp_path / "new").rglob("*")] == [tmp_path / "new" / "folder"]
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_full_disk_leaves_no_new_folder(
+def test_what_a_format_cannot_hold_is_refused_and_nothing_is_written(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Nor what a disk has no room for, which leaves no new folder."""
+    samples = {"bfloat16": np.zeros(2, ml_dtypes.bfloat16), "string": np.array([b"a"], object),
+               "complex128": np.zeros(2, np.complex128)}  # fmt: skip
+    for name in samples.keys() - format_named(form).capabilities.dtypes:
+        with pytest.raises(UnsupportedError) as caught:
+            save(target(tmp_path, form), {"good": TWO, "w/b": samples[name]}, format=form)
+        assert f"'w/b' ({name})" in str(caught.value) and form in str(caught.value)
+        assert caught.value.remedy
+    if form not in SLICED and form not in GRIDS:
+        with pytest.raises(ArgumentError, match=form):
+            save(target(tmp_path, form), table(), format=form, partition=2)
+    assert files_of(tmp_path) == {}
     monkeypatch.setattr(LocalStorage, "free_nbytes", lambda _: 3)
     with pytest.raises(StorageError, match=r"has 3 B free\. Free .* there\."):
         save(target(tmp_path / "new", form), table(), format=form)
@@ -350,161 +309,39 @@ def test_a_full_disk_leaves_no_new_folder(
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_saving_again_replaces_atomically_and_leaves_nothing_of_the_old(
-    form: str, tmp_path: Path
-) -> None:
-    save(target(tmp_path, form), table(), format=form)
-    once = set(files_of(tmp_path))
-    save(target(tmp_path, form), {"other": np.ones(5)}, format=form, force=form in GRIDS)
-    check_same(load(target(tmp_path, form)), {"other": np.ones(5)})
-    # Of Zarr an array is a description and a chunk; Orbax has a database and says more of it.
-    assert len(files_of(tmp_path)) == {"zarr": 3, "orbax": 5}.get(form, len(once))
-
-
-def test_the_same_input_is_the_same_bytes(tmp_path: Path) -> None:
-    for form in FORMATS:
-        for name in "ab":
-            (tmp_path / form / name).mkdir(parents=True)
-            save(target(tmp_path / form / name, form), table(), format=form)
-        a, b = (
-            sorted(content for content, _, _ in files_of(tmp_path / form / name).values())
-            for name in "ab"
-        )
-        if form not in ("shardvar", "orbax"):
-            assert a == b
-        else:
-            # The index holds the name of the generation, and nothing else differs; of Orbax the time
-            # and the path.
-            assert [len(content) for content in a] == [len(content) for content in b]
-
-
-# Reading parts
-
-
-def basic_indexes(shape: tuple[int, ...]) -> st.SearchStrategy[Any]:
-    """Any basic index of NumPy's that fits: integers, slices with any step, an ellipsis, new
-    axes."""
-
-    def along(extent: int) -> st.SearchStrategy[Any]:
-        bound = st.one_of(st.none(), st.integers(-extent - 2, extent + 2))
-        step = st.one_of(st.none(), st.integers(-3, 3).filter(bool))
-        slices = st.builds(slice, bound, bound, step)
-        return (
-            st.one_of(slices, slices, st.integers(-extent, extent - 1), st.just(np.int64(0)))
-            if extent
-            else slices
-        )
-
-    @st.composite
-    def index(draw: st.DrawFn) -> Any:
-        items = [draw(along(extent)) for extent in shape]
-        items = items[: draw(st.integers(0, len(items)))]
-        if draw(st.booleans()):
-            items.insert(draw(st.integers(0, len(items))), None)
-        if len([item for item in items if item is not None]) == len(shape) and draw(st.booleans()):
-            items.insert(draw(st.integers(0, len(items))), Ellipsis)
-        if len(items) == 1 and draw(st.booleans()):
-            return items[0]
-        return tuple(items)
-
-    return index()
-
-
-@given(filled_shapes(max_rank=3, max_extent=9), st.integers(1, 40), st.data())
-def test_cutting_along_a_step_changes_nothing(
-    shape: tuple[int, ...], most: int, data: st.DataObject
-) -> None:
-    """What steps leave out is read a bounded number of elements at a time, or not at all."""
-    array, index = np.arange(np.prod(shape)).reshape(shape), data.draw(basic_indexes(shape))
-    region, pick = plan_region((None,) if index is None else index, shape)
-    parts, axis = cut_steps(region, pick, most)
-    picked = [np.asarray(array[part.slices][(*pick, ...)]) for part, pick in parts]
-    assert same(
-        picked[0] if len(parts) == 1 else np.concatenate(picked, axis), np.asarray(array[index])
-    )
-    assert len(parts) == 1 or all(part.size <= most or 1 in part.shape for part, _ in parts)
-
-
-@pytest.mark.parametrize("form", FORMATS)
-@SOME
-@given(data=st.data())
-def test_a_part_is_what_numpy_indexes(form: str, data: st.DataObject) -> None:
-    array = data.draw(arrays(held(form), max_extent=6))
-    with directory() as path:
-        partition = data.draw(cuts(array.shape)) if form in SLICED else None
-        save(target(path, form), {"t": array}, format=form, partition=partition)
-        with pytest.MonkeyPatch.context() as patch, open_checkpoint(home(path, form)) as reader:
-            # The bytes above which what lies between long steps is left out.
-            patch.setattr(
-                "shardvar.engine.read.BLOCK_NBYTES", data.draw(st.sampled_from([8, 64, 1 << 22]))
-            )
-            for _ in range(3):
-                index = data.draw(basic_indexes(array.shape))
-                expected = np.asarray(array[index])
-                for verify in ("auto", "full"):
-                    found = reader.read("t", (None,) if index is None else index, verify=verify)
-                    assert same(found, expected)
-                assert same(reader["t"][index], expected)
-            assert same(np.asarray(reader["t"]), array)
-
-
-@pytest.mark.parametrize(
-    ("index", "error"),
-    [(13, IndexError), (-14, IndexError), ((0, 0, 0), IndexError), ((..., ...), IndexError), ([1, 13], IndexError),
-     (np.array([-14]), IndexError), (np.array([True] * 12), IndexError), (([1, 2], [1, 2, 3]), IndexError),
-     (np.array([1.0]), ArgumentError), ("a", ArgumentError), (1.5, ArgumentError), (slice("a", "b"), ArgumentError),
-     (slice(0, 3, 0), ArgumentError), (slice(0.5, 3), ArgumentError), (Region((10, 0), (4, 4)), ArgumentError),
-     (Region((0,), (4,)), ArgumentError)],
-)  # fmt: skip
-def test_what_is_no_index_is_refused(index: Any, error: type[Exception], tmp_path: Path) -> None:
-    save(tmp_path / "m", table())
-    with open_checkpoint(tmp_path / "m") as reader, pytest.raises(error):
-        reader.read("dense/kernel", index)
-
-
-def test_regions_are_parts_and_other_ways_to_verify_are_mistakes(tmp_path: Path) -> None:
-    save(tmp_path / "m", table(), partition=3)
-    with open_checkpoint(tmp_path / "m") as reader:
-        found = reader.read("dense/kernel", Region((4, 1), (5, 2)))
-        assert same(found, table()["dense/kernel"][4:9, 1:3])
-        assert reader["dense/kernel"][None].shape == (1, 13, 4)
-        with pytest.raises(ArgumentError, match="'auto' or 'full'"):
-            reader.read("step", verify="yes")
-    with pytest.raises(ArgumentError, match="'auto' or 'full'"):
-        load(tmp_path / "m", verify="yes")
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_a_part_whose_checksum_was_not_compared_is_noted(form: str, tmp_path: Path) -> None:
-    array = np.arange(40_000, dtype=np.float64).reshape(1000, 40)
-    save(target(tmp_path, form), {"t": array}, format=form)
-    with open_checkpoint(target(tmp_path, form)) as reader:
-        entries = reader.find("t")
-        np.testing.assert_array_equal(reader.read("t", np.s_[3:7]), array[3:7])
-        guarded = bool((entries.checksum >= 0).any())
-        expected = [("t", Region((3, 0), (4, 40)))] if guarded and entries.runs is None else []
-        assert reader.unverified == expected
-        np.testing.assert_array_equal(reader.read("t", np.s_[3:7], verify="full"), array[3:7])
-        np.testing.assert_array_equal(reader.read("t"), array)
-        assert reader.unverified == expected
-
-
-@pytest.mark.parametrize("form", [form for form in FORMATS if form not in ("safetensors", "orbax")])
 def test_a_flipped_byte_is_never_returned_unless_it_was_noted(form: str, tmp_path: Path) -> None:
-    """R-DAMAGE-1: safetensors and Orbax keep no checksums."""
-    array = np.random.default_rng(2).integers(0, 255, (100, 30), np.uint8)
-    save(target(tmp_path, form), {"t": array}, format=form)
+    """R-DAMAGE-1: safetensors and Orbax keep no checksums. Of a part it is noted that its checksum
+    was not compared."""
+    path = target(tmp_path, form)
+    array = np.random.default_rng(2).integers(0, 255, (1000, 30), np.uint8)
+    save(path, {"t": array}, format=form)
+    with open_checkpoint(path) as reader:
+        entries = reader.find("t")
+        assert same(reader.read("t", np.s_[3:7]), array[3:7])
+        is_guarded = bool((entries.checksum >= 0).any())
+        expected = [("t", Region((3, 0), (4, 30)))] if is_guarded and entries.runs is None else []
+        assert reader.unverified == expected
+        for part in (np.s_[3:7], np.s_[:]):
+            assert same(reader.read("t", part, verify="full"), array[part])
+        assert same(reader.read("t"), array) and reader.unverified == expected
+    if form in ("safetensors", "orbax"):
+        return
     (name,) = [
         name for name, (content, _, _) in files_of(tmp_path).items() if array.tobytes() in content
     ]
     file = tmp_path / name
     flip(file, file.read_bytes().index(array.tobytes()) + 1515)  # row 50
     with pytest.raises(CorruptCheckpoint):
-        load(target(tmp_path, form))
-    with open_checkpoint(target(tmp_path, form)) as reader:
+        load(path)
+    with open_checkpoint(path) as reader:
+        with pytest.raises(CorruptCheckpoint, match="'t'"):
+            # A part of a tensor that is also wanted whole is compared.
+            reader.read_many([("t", [50, 3]), ("t", None)])
+        reader.unverified.clear()
         for part in (np.s_[:], np.s_[50:51], np.s_[49:52, 10:20]):
-            with pytest.raises(CorruptCheckpoint):
-                reader.read("t", part, verify="full")
+            for read in (partial(reader.read, "t", part), partial(reader.read_many, [("t", part)])):
+                with pytest.raises(CorruptCheckpoint, match="'t'"):
+                    read(verify="full")
             try:
                 reader.read("t", part)
             except CorruptCheckpoint:
@@ -512,7 +349,7 @@ def test_a_flipped_byte_is_never_returned_unless_it_was_noted(form: str, tmp_pat
             else:
                 assert reader.unverified[-1][0] == "t"
     with pytest.raises(CorruptCheckpoint):
-        reshard(target(tmp_path, form), tmp_path / "elsewhere" / "m", format="shardvar")
+        reshard(path, tmp_path / "elsewhere" / "m", format="shardvar")
     assert files_of(tmp_path / "elsewhere") == {}
 
 
@@ -520,27 +357,17 @@ def test_a_flipped_byte_is_never_returned_unless_it_was_noted(form: str, tmp_pat
 
 
 # What lies in a database is not mapped.
-@pytest.mark.parametrize("form", [form.replace("orbax", "orbax-plain") for form in FORMATS])
-def test_a_large_array_is_mapped_and_outlives_its_reader(form: str, tmp_path: Path) -> None:
-    array = np.arange(5000, dtype=np.int32).reshape(50, 100)
-    save(target(tmp_path, form), {"t": array, "b": np.ones(9, np.bool)}, format=form)
-    mapped = load(target(tmp_path, form), mmap=True)
-    np.testing.assert_array_equal(mapped["t"], array)
-    with pytest.raises(ValueError, match="read-only"):
-        mapped["t"][0, 0] = 1
-    assert mapped["t"].flags.c_contiguous
 
 
 # Resharding
 
 
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("other", FORMATS)
 @pytest.mark.parametrize("form", FORMATS)
-@FEW
+@settings(max_examples=max(5, settings().max_examples // 6))
 @given(data=st.data())
-def test_there_and_back_is_where_it_began(form: str, other: str, data: st.DataObject) -> None:
+def test_there_and_back_is_where_it_began(form: str, data: st.DataObject) -> None:
     """A -> B -> A, between all pairs of formats, in any number of slices and files."""
+    other = data.draw(st.sampled_from(FORMATS))
     tensors = data.draw(tensors_for(form, other))
     with directory() as path:
         a, b, c = (os.path.join(path, name) for name in "abc")
@@ -558,78 +385,52 @@ def test_there_and_back_is_where_it_began(form: str, other: str, data: st.DataOb
 def test_by_way_of_anything_is_the_same_as_directly(data: st.DataObject) -> None:
     """A -> B -> C has the payloads of A -> C, byte by byte; and A -> A, to its own layout, those of
     A."""
-    tensors = dict(
-        sorted(data.draw(tensors_for("shardvar")).items(), key=lambda item: item[0].encode())
-    )
+    drawn = data.draw(tensors_for("shardvar"))
+    tensors = dict(sorted(drawn.items(), key=lambda item: item[0].encode()))
     with directory() as path:
         a, b, c, d, e = (os.path.join(path, name, "m") for name in "abcde")
         save(a, tensors, partition=data.draw(st.integers(1, 4)))
-        reshard(a, b, partition=data.draw(st.integers(1, 4)), policy=data.draw(policies))
-        last: dict[str, Any] = {
-            "partition": data.draw(st.integers(1, 4)),
-            "policy": data.draw(policies),
-        }
-        reshard(b, c, **last)
-        reshard(a, d, **last)
-        reshard(a, e)
-        found = {
-            each: [
-                content
-                for name, (content, _, _) in sorted(files_of(os.path.dirname(each)).items())
-                if "svdata" in name
-            ]
-            for each in (a, c, d, e)
-        }
+        options = [
+            {"partition": data.draw(st.integers(1, 4)), "policy": data.draw(policies)}
+            for _ in range(2)
+        ]
+        for source, to, more in (
+            (a, b, options[0]),
+            (b, c, options[1]),
+            (a, d, options[1]),
+            (a, e, {}),
+        ):
+            reshard(source, to, **more)
+        found = {}
+        for each in (a, c, d, e):
+            files = sorted(files_of(os.path.dirname(each)).items())
+            found[each] = [content for name, (content, _, _) in files if "svdata" in name]
         assert found[c] == found[d] and found[e] == found[a]
 
 
-def test_metadata_is_carried_and_the_policy_described(tmp_path: Path) -> None:
+A, B, STEP, NONE = "dense/kernel", "dense/bias", "step", "none"
+CHOICES: list[tuple[dict[str, Any], dict[str, str]]] = [
+    *(({"filter": each}, {A: A, B: B}) for each in ("dense/*", ["dense/*"], [A, "*/bias"], "d*e/*")),
+    ({"rename": {"dense/*": "layers/*/0", STEP: "zz", NONE: "a"}},
+     {A: "layers/kernel/0", B: "layers/bias/0", STEP: "zz", NONE: "a"}),
+    ({"rename": {STEP: NONE, NONE: STEP}}, {A: A, B: B, STEP: NONE, NONE: STEP}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "names"), CHOICES)
+def test_tensors_are_chosen_and_renamed_and_metadata_carried(
+    options: dict[str, Any], names: dict[str, str], tmp_path: Path
+) -> None:
+    """Exactly or by globs, into every format."""
     save(tmp_path / "a", table(), metadata={"epoch": "3", "é": "\0"})
-    reshard(tmp_path / "a", tmp_path / "b", policy=BalancedPolicy(2))
-    with open_checkpoint(tmp_path / "b") as reader:
-        assert dict(reader.metadata.user) == {"epoch": "3", "é": "\0"}
-        assert reader.metadata.description == "Balances payload bytes over 2 files."
-        assert reader.metadata.writer.startswith("shardvar ")
-
-
-@pytest.mark.parametrize("filter", ["dense/*", ["dense/*"], ["dense/kernel", "*/bias"], "d*e/*"])
-def test_a_filter_takes_what_matches(filter: Any, tmp_path: Path) -> None:
-    save(tmp_path / "a", table())
-    report = reshard(tmp_path / "a", tmp_path / "b", filter=filter)
-    assert report.num_tensors == 2
-    check_same(
-        load(tmp_path / "b"),
-        {key: value for key, value in table().items() if key.startswith("dense/")},
-    )
-
-
-def test_names_are_changed_exactly_or_by_globs(tmp_path: Path) -> None:
-    save(tmp_path / "a", table())
-    reshard(
-        tmp_path / "a", tmp_path / "b", rename={"dense/*": "layers/*/0", "step": "zz", "none": "a"}
-    )
-    check_same(
-        load(tmp_path / "b"),
-        {"layers/kernel/0": table()["dense/kernel"], "layers/bias/0": table()["dense/bias"], "zz": table()["step"],
-         "a": table()["none"]},
-    )  # fmt: skip
     for form in FORMATS:
-        reshard(
-            tmp_path / "a",
-            target(tmp_path / "c", form, form),
-            format=form,
-            rename={"step": "a", "none": "zz"},
-        )
-        assert sorted(load(target(tmp_path / "c", form, form))) == [
-            "a",
-            "dense/bias",
-            "dense/kernel",
-            "zz",
-        ]
-    reshard(tmp_path / "a", tmp_path / "d", rename={"step": "none", "none": "step"})
-    check_same(
-        load(tmp_path / "d", ["none", "step"]), {"none": table()["step"], "step": table()["none"]}
-    )
+        path = target(tmp_path / "b", form, form)
+        report = reshard(tmp_path / "a", path, format=form, **options)
+        assert report.num_tensors == len(names)
+        check_same(load(path), {new: table()[old] for old, new in names.items()})
+    with open_checkpoint(target(tmp_path / "b", "shardvar", "shardvar")) as reader:
+        assert dict(reader.metadata.user) == {"epoch": "3", "é": "\0"}
+        assert reader.metadata.writer.startswith("shardvar ")
 
 
 @pytest.mark.parametrize(
@@ -639,53 +440,39 @@ def test_names_are_changed_exactly_or_by_globs(tmp_path: Path) -> None:
         ({"filter": []}, ArgumentError, "No tensor matches"),
         ({"rename": {"step": "none"}}, ArgumentError, "2 tensors would be named 'none'"),
         ({"rename": {"step": "\ud800"}}, ArgumentError, "no file can hold"),
-        (
-            {"cast": {"x*": "float64"}},
-            ArgumentError,
-            "No tensor matches 'x\\*', so none is cast to float64",
-        ),
+        ({"cast": {"x*": "float64"}}, ArgumentError, "No tensor matches 'x\\*', so none is cast to float64"),
         ({"cast": {"step": "float33"}}, UnsupportedError, "'float33' is not known"),
-        (
-            {"cast": {"dense/kernel": "int8"}},
-            UnsupportedError,
-            "'dense/kernel' has no place in int8",
-        ),
+        ({"cast": {"dense/kernel": "int8"}}, UnsupportedError, "'dense/kernel' has no place in int8"),
         ({"partition": 0}, ArgumentError, "'dense/bias'|'dense/kernel'|'none'"),
         ({"partition": {"x": 3}}, ArgumentError, "No tensor matches 'x'"),
-        (
-            {"format": "pickle"},
-            ArgumentError,
-            "Unknown format 'pickle'. The formats are shardvar, tensorflow",
-        ),
+        ({"format": "pickle"}, ArgumentError, "Unknown format 'pickle'. The formats are shardvar, tensorflow"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_meant_is_said_and_leaves_nothing(
-    arguments: Any, error: type[Exception], message: str, tmp_path: Path
+    arguments: Any, error: type[ShardvarError], message: str, tmp_path: Path
 ) -> None:
     save(tmp_path / "a", table())
     before = files_of(tmp_path)
-    with pytest.raises(error, match=message) as caught:
+    with pytest.raises(error, match=message):
         reshard(tmp_path / "a", tmp_path / "b", **arguments)
-    assert isinstance(caught.value, ShardvarError)
     assert files_of(tmp_path) == before
 
 
-@pytest.mark.parametrize("form", FORMATS)
-def test_a_source_is_never_touched(form: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", range(len(FORMATS)), ids=FORMATS)
+def test_a_source_is_never_touched(number: int, tmp_path: Path) -> None:
     """Neither its bytes nor its times, by reading, mapping, resharding or failing."""
-    source = tmp_path / "source"
-    save(target(source, form), table(), format=form)
+    form, source = FORMATS[number], tmp_path / "source"
+    path = target(source, form)
+    save(path, table(), format=form)
     before = files_of(source)
-    load(target(source, form))
-    load(target(source, form), mmap=True)
+    load(path)
+    load(path, mmap=True)
     with open_checkpoint(home(source, form)) as reader:
         reader.read("dense/kernel", np.s_[2])
-    for other in FORMATS:
-        reshard(target(source, form), target(tmp_path / other, other), format=other)
+    for other in FORMATS if EXHAUSTIVE else (FORMATS[number - 1], FORMATS[number - 3]):
+        reshard(path, target(tmp_path / other, other), format=other)
     with pytest.raises(UnsupportedError):
-        reshard(
-            target(source, form), tmp_path / "bad", format="shardvar", cast={"dense/kernel": "int8"}
-        )
+        reshard(path, tmp_path / "bad", format="shardvar", cast={"dense/kernel": "int8"})
     assert files_of(source) == before
 
 
@@ -704,20 +491,15 @@ def test_source_and_target_are_never_the_same(form: str, tmp_path: Path) -> None
         for spelling in spellings:
             with pytest.raises((ArgumentError, TargetExists)):
                 reshard(target(source, form), spelling, format=form, force=force)
-        for linked in (tmp_path / "link" / name,):
-            with pytest.raises(ArgumentError, match="both the source and the target"):
-                reshard(linked, target(source, form), format=form, force=force)
+        with pytest.raises(ArgumentError, match="both the source and the target"):
+            reshard(tmp_path / "link" / name, target(source, form), format=form, force=force)
+    if form == "npz":  # nor is a file for its own content in another format
+        os.rename(source / name, source / "m")
+        before = files_of(source)
+        for other in ("npz", "safetensors"):
+            with pytest.raises((ArgumentError, TargetExists)):
+                reshard(source / "m", source / "m", format=other, force=True)
     assert files_of(source) == before
-
-
-def test_a_file_is_no_target_for_its_own_content_in_another_format(tmp_path: Path) -> None:
-    save(tmp_path / "m.npz", table())
-    os.rename(tmp_path / "m.npz", tmp_path / "m")
-    before = files_of(tmp_path)
-    for form in ("npz", "safetensors"):
-        with pytest.raises((ArgumentError, TargetExists)):
-            reshard(tmp_path / "m", tmp_path / "m", format=form, force=True)
-    assert files_of(tmp_path) == before
 
 
 @pytest.mark.smoke
@@ -735,65 +517,31 @@ def test_what_exists_is_not_replaced_unless_forced(form: str, tmp_path: Path) ->
             target(tmp_path / "there", form) in str(caught.value) and "force" in caught.value.remedy
         )
     assert files_of(tmp_path) == before
-    reshard(tmp_path / "source", target(tmp_path / "there", form), format=form, force=True)
-    check_same(load(target(tmp_path / "there", form)), table())
-
-
-def test_a_remedy_that_is_not_atomic_says_so(tmp_path: Path) -> None:
-    """A set in the place of a file is two steps, and only there the remedy warns of a crash in
-    between."""
-    save(tmp_path / "source", table())
-    save(tmp_path / "whole", table())
-    save(tmp_path / "mixed.safetensors", table(), format="safetensors")
-    with pytest.raises(TargetExists) as whole:
-        reshard(tmp_path / "source", tmp_path / "whole")
-    with pytest.raises(TargetExists) as mixed:
-        several = MaxShardSizePolicy(64)
-        reshard(
-            tmp_path / "source",
-            tmp_path / "mixed.safetensors",
-            format="safetensors",
-            policy=several,
-        )
-    assert (
-        "crash" not in whole.value.remedy
-        and "a crash in between leaves both of them, whole" in mixed.value.remedy
-    )
+    for name in ("there", "clean"):  # nothing of the old is left
+        reshard(tmp_path / "source", target(tmp_path / name, form), format=form, force=True)
+        check_same(load(target(tmp_path / name, form)), table())
+    assert len(files_of(tmp_path / "there")) == len(files_of(tmp_path / "clean"))
+    if form == "safetensors":
+        # A set in the place of a file is two steps, and only there the remedy warns of a crash.
+        assert "crash" not in caught.value.remedy
+        with pytest.raises(TargetExists) as mixed:
+            reshard(tmp_path / "source", target(tmp_path / "there", form), format=form,
+                    policy=MaxShardSizePolicy(64))  # fmt: skip
+        assert "a crash in between leaves both of them, whole" in mixed.value.remedy
 
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_dry_run_touches_nothing_and_tells_what_would_be(form: str, tmp_path: Path) -> None:
     save(tmp_path / "a", table(), partition=2)
-    before = files_of(tmp_path)
-    told = reshard(
-        tmp_path / "a", target(tmp_path / "new" / "deep", form), format=form, dry_run=True
-    )
+    before, path = files_of(tmp_path), target(tmp_path / "new" / "deep", form)
+    told = reshard(tmp_path / "a", path, format=form, dry_run=True)
     assert files_of(tmp_path) == before and not (tmp_path / "new").exists()
-    done = reshard(tmp_path / "a", target(tmp_path / "new" / "deep", form), format=form)
+    done = reshard(tmp_path / "a", path, format=form)
     assert told.dry_run and not done.dry_run
-    for name in (
-        "path",
-        "format",
-        "num_tensors",
-        "num_slices",
-        "nbytes",
-        "file_nbytes",
-        "num_copies",
-        "read_nbytes",
-    ):
-        assert getattr(told, name) == getattr(done, name)
+    names = "path format num_tensors num_slices nbytes file_nbytes num_copies read_nbytes".split()
+    assert all(getattr(told, name) == getattr(done, name) for name in names)
     assert done.nbytes == sum(array.nbytes for array in table().values())
     assert told.to_json()["schema"] == 1 and told.to_json()["num_files"] == told.num_files
-
-
-def test_nothing_is_found_where_nothing_is(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "no", tmp_path / "no" / "such"):
-        with pytest.raises(CheckpointNotFound) as caught:
-            load(path)
-        assert str(path) in str(caught.value)
-        with pytest.raises(CheckpointNotFound):
-            reshard(path, tmp_path / "b")
-    assert files_of(tmp_path) == {}
 
 
 @pytest.mark.parametrize("format", ["shardvar", "tensorflow", "npz", "torch"])
@@ -873,39 +621,34 @@ class Answering:
         return Assignment(slices, file, 1, self.description)
 
 
-def _doubled_for_lost(slices: SliceTable, file: Any) -> Any:
-    rows = np.arange(len(slices))
-    rows[1] = 0  # of the same size
-    return slices.take(rows), file
+def rows(change: Any) -> Any:
+    """A change of the rows of the table, all of which are in the first file."""
+
+    def answer(slices: SliceTable, file: Any) -> Any:
+        chosen = change([*range(len(slices))])
+        return slices.take(np.array(chosen)), np.zeros(len(chosen), np.int64)
+
+    return answer
 
 
-def _cut_string(slices: SliceTable, file: Any) -> Any:
+def cut_string(slices: SliceTable, file: Any) -> Any:
     row = [slices.dtype(row) for row in range(len(slices))].index("string")
-    rows = np.sort(np.append(np.arange(len(slices)), row))
-    table = slices.take(rows)
+    table = slices.take(np.sort(np.append(np.arange(len(slices)), row)))
     shape, offset = table.shape.copy(), table.offset.copy()
     shape[row, 0], shape[row + 1, 0], offset[row + 1, 0] = 1, 1, 1
-    return SliceTable(table.tensors, table.tensor, offset, shape, table.nbytes), np.zeros(
-        len(rows), np.int64
-    )
+    return SliceTable(table.tensors, table.tensor, offset, shape, table.nbytes), np.append(file, 0)
 
 
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (lambda slices, file: (slices.take(np.arange(1, len(slices))), file[1:]), "'a' lacks|lost"),
-        (
-            lambda slices, file: (
-                slices.take(np.append(np.arange(len(slices)), 0)),
-                np.append(file, 0),
-            ),
-            "overlap",
-        ),
-        (_doubled_for_lost, "overlap"),
+        (rows(lambda rows: rows[1:]), "'a' lacks|lost"),
+        (rows(lambda rows: [*rows, 0]), "overlap"),
+        (rows(lambda rows: [0, 0, *rows[2:]]), "overlap"),  # of the same size
         (lambda slices, file: (slices, file + 1), "files"),
         (lambda slices, file: (slices, file - 1), "files"),
         (lambda slices, file: (slices, file[1:]), "files"),
-        (_cut_string, "'s'"),
+        (cut_string, "'s'"),
     ],
 )
 def test_a_policy_that_breaks_a_restriction_is_named_and_nothing_is_written(
@@ -924,8 +667,8 @@ def test_a_reader_gives_its_files_back_at_the_end_of_its_block(tmp_path: Path) -
     save(tmp_path / "a", table())
     for error in (None, ZeroDivisionError):
         with suppress(ZeroDivisionError), open_checkpoint(tmp_path / "a") as reader:
-            assert reader.read(next(iter(reader.keys()))) is not None
+            assert reader.read("step") is not None
             if error is not None:
                 raise error
         with pytest.raises(ArgumentError):
-            reader.read(next(iter(reader.keys())))
+            reader.read("step")

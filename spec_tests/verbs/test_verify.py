@@ -2,7 +2,6 @@
 damage hides another."""
 
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,14 @@ from spec_tests.helpers.damage import flip
 from spec_tests.helpers.hypothesis_strategies import tensor_dicts
 
 GOLDEN = paths.GOLDEN
+
 FORMATS = {
     "shardvar": "model",
     "tensorflow": "model",
     "safetensors": "model.safetensors",
     "npz": "model.npz",
 }
+
 UNREADABLE = {"v1_format_legacy"}
 BREAK_A_LAW = {"slices_overlap": "OverlappingSlices", "slices_with_hole": "IncompleteCheckpoint"}
 
@@ -72,13 +73,9 @@ def test_every_damage_to_a_tensorflow_checkpoint_is_found(case: str) -> None:
     report = sv.verify(GOLDEN / "tensorflow" / case)
     assert not report.ok
     assert all(damage.message and damage.kind in dir(sv.errors) for damage in report.damages)
-
-
-@pytest.mark.parametrize("case", ["bad_index_magic", "badhand_keys_unsorted"])
-def test_damage_in_the_index_is_a_report_of_one_damage(case: str) -> None:
-    report = sv.verify(GOLDEN / "tensorflow" / case)
-    assert [damage.key for damage in report.damages] == [None]
-    assert (report.num_tensors, report.read_nbytes) == (0, 0)
+    if case in ("bad_index_magic", "badhand_keys_unsorted"):
+        assert [damage.key for damage in report.damages] == [None]
+        assert (report.num_tensors, report.read_nbytes) == (0, 0)
 
 
 @given(tensor_dicts(strings=True), st.sampled_from(["shardvar", "tensorflow"]), st.integers(1, 4))
@@ -161,34 +158,29 @@ def test_all_bytes_are_told_to_whoever_watches(form: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("form", ["tensorflow", "safetensors"])
 def test_a_bool_that_is_none_is_told_with_its_file_and_a_remedy(form: str, tmp_path: Path) -> None:
-    path = tmp_path / FORMATS[form]
-    sv.save(path, {"mask": np.ones(300, np.bool), "w": np.arange(9.0)}, format=form)
+    path, mask = tmp_path / FORMATS[form], np.ones(300, np.bool)
+    sv.save(path, {"mask": mask, "w": np.arange(9.0)}, format=form)
     (data,) = (file for file in tmp_path.iterdir() if file.suffix != ".index")
     assert sv.verify(path).ok
-    octets = bytearray(data.read_bytes())
-    octets[octets.index(b"\1" * 300) + 200] = 7
-    data.write_bytes(octets)
+    flip(data, data.read_bytes().index(mask.tobytes()) + 200, 6)
     assert {key for _, key in kinds(sv.verify(path))} == {"mask"}
     with sv.open_checkpoint(path) as reader:
         for index in (np.s_[150:250], ...):
-            with pytest.raises(
-                (InvalidCheckpoint, CorruptCheckpoint), match=re.escape(data.name)
-            ) as caught:
+            with pytest.raises((InvalidCheckpoint, CorruptCheckpoint)) as caught:
                 reader["mask"][index]
-            assert "mask" in caught.value.cause
+            assert data.name in str(caught.value) and "mask" in caught.value.cause
             assert caught.value.remedy
-        np.testing.assert_array_equal(reader["mask"][:200], np.ones(200, np.bool))
+        np.testing.assert_array_equal(reader["mask"][:200], mask[:200])
         np.testing.assert_array_equal(reader["w"][...], np.arange(9.0))
+
+
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n"
 
 
 @pytest.mark.parametrize(
     ("first", "what", "remedy"),
     [
-        (
-            b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n",
-            "Git LFS pointer",
-            "git lfs pull",
-        ),
+        (LFS, "Git LFS pointer", "git lfs pull"),
         (b"<!DOCTYPE html><html><body>404" + b" " * 99, "web page", "download"),
         (b"\x1f\x8b\x08\x00" + bytes(99), "gzip", "gzip -d"),
         (b"", "empty", "Copy"),
@@ -203,9 +195,7 @@ def test_an_index_that_is_something_else_is_called_what_it_is(
     (tmp_path / "m.data-00000-of-00001").write_bytes(bytes(12))
     (tmp_path / index).write_bytes(first)
     (damage,) = sv.verify(tmp_path / index).damages
-    assert what in damage.message
-    assert remedy in damage.message
-    assert index in damage.message
+    assert all(words in damage.message for words in (what, remedy, index))
 
 
 @pytest.mark.parametrize("form", ["shardvar", "torch"])
@@ -214,19 +204,18 @@ def test_all_faults_are_those_of_each_key_and_cost_one_scan(
 ) -> None:
     """A file of 100,000 tensors that was cut has as many faults: each look-up would decode an
     index, or read items."""
-    sv.save(
-        tmp_path / "m", {f"w{number}": np.full(100, number) for number in range(8)}, format=form
-    )
+    path = tmp_path / "m"
+    sv.save(path, {f"w{number}": np.full(100, number) for number in range(8)}, format=form)
     (data,) = [*tmp_path.glob("m.svdata-*"), *tmp_path.glob("m/*.distcp")]
     os.truncate(data, data.stat().st_size // 2)
-    with sv.open_checkpoint(tmp_path / "m") as reader:
-        faults = {f"w{number}": reader.index.faults.get(f"w{number}") for number in range(8)}
+    with sv.open_checkpoint(path) as reader:
+        faults = {key: reader.index.faults.get(key) for key in reader}
         each = {key: str(fault) for key, fault in faults.items() if fault is not None}
     assert len(each) == 4
     for index, name in ((NativeIndex, "find_or_none"), (DeferredIndex, "fault_of")):
         monkeypatch.setattr(index, name, lambda self, key: pytest.fail(f"{key} is looked up"))
-    with sv.open_checkpoint(tmp_path / "m") as reader:
+    with sv.open_checkpoint(path) as reader:
         assert {key: str(error) for key, error in reader.faults.items()} == each
         assert sorted(map(str, reader.index.faults.values())) == sorted(each.values())
         assert list(reader.index.faults) == sorted(each)
-    assert {damage.key for damage in sv.verify(tmp_path / "m").damages if damage.key} <= each.keys()
+    assert {damage.key for damage in sv.verify(path).damages if damage.key} <= each.keys()

@@ -29,8 +29,8 @@ Data = dict[str, Any]
 
 _HEAD = """# Conformance results
 
-The results of the [conformance kit](conformance-kit.md) for several implementations. `make conformance` runs the kit and
-generates this page from its reports. [conformance.json](conformance.json) has the same data for programs.
+The results of the [conformance kit](conformance-kit.md) for several implementations. `make conformance` runs the kit
+and generates this page from its reports. [conformance.json](conformance.json) has the same data for programs.
 
 - *kept*: no case breaks the rule; in *kept\\**, some cases were not claimed.
 - **broken**: a case breaks the rule.

@@ -25,8 +25,8 @@ _HEAD = """\
 
 Every normative sentence of the four RFCs, and every further sentence that the code quotes, verbatim. `make rules`
 generates this page from the data in `spec_tests/rules/`, from the rule ids in the code and its tests, and from
-`docs/conformance.json`, which `make conformance` writes. `make check` fails if the page is out of date, if a rule has no
-code or test, or if a quotation is not exact.
+`docs/conformance.json`, which `make conformance` writes. `make check` fails if the page is out of date, if a
+rule has no code or test, or if a quotation is not exact.
 
 - *plain rule*: the function of `shardvar.spec` under this sentence, the shortest that is right. A rule that is not of
   values or forms has none, for the reason in the column.

@@ -214,7 +214,7 @@ ABSENT: dict[str, list[tuple[list[str], list[str]]]] = {
         (["-0.0"], [*FLOATS[1:], "matmul"]),
     ],
     "A NaN would fill the answer, or is asked of `optimize` and of `resume_training`": [
-        (["NaN"], ["matmul", "initialize", "slots", "slots_uneven", "resumed_slots"]),
+        (["NaN"], ["initialize", "slots", "slots_uneven", "resumed_slots"]),
     ],
     "It is given no array, or only junk": [
         (["byte order"], ["initialize", "initialize_whole", "initialize_parts", "file_nbytes", "list_tensors"]),

@@ -504,7 +504,6 @@ def other_ranks_are_multiplied(adapter: Calls, case: tuple[Shape, Shape, int]) -
 
 
 def check_odd_product(adapter: Calls, num_shards: int) -> None:
-    """Multiply arrays of which each holds an infinity and a NaN."""
     left, value = counting((3, 4)), counting((4, 4))
     left[1, 2] = value[2, 1] = np.nan
     left[2, 0] = value[1, 3] = np.inf

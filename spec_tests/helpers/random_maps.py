@@ -7,7 +7,6 @@ from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
-from einops import rearrange
 from hypothesis import strategies as st
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -89,6 +88,9 @@ class Shape:
 
     def cut(self, full: np.ndarray[Any, Any], names: Sequence[str]) -> Arrays:
         """The tensors of this side of an array with an axis for each name, by einops."""
+        # The wheel is tested without it.
+        from einops import rearrange
+
         in_key, found = self.in_key(), Arrays()
         axes = [f"({' '.join(axis)})" if axis else "1" for axis in self.axes]
         moved = rearrange(np.asarray(full), f"{' '.join(names)} -> {' '.join([*in_key, *axes])}")

@@ -126,7 +126,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     unknown = set(options.names) - {implementation.name for implementation in IMPLEMENTATIONS}
     if unknown:
-        parser.error(f"there is no {', '.join(sorted(unknown))}")
+        known = ", ".join(implementation.name for implementation in IMPLEMENTATIONS)
+        parser.error(f"there is no {', '.join(sorted(unknown))}; there are {known}")
     wanted = [one for one in IMPLEMENTATIONS if one.name in options.names or not options.names]
     present = [one for one in wanted if not one.missing()]
     for one in wanted:

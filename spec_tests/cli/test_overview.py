@@ -171,7 +171,7 @@ def test_progress_is_one_line_whatever_the_width(
     # Between the codes that move the cursor, each frame is one line that fits.
     frames = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\r", screen.getvalue()).split("\r")
     assert any("resharding" in frame for frame in frames)
-    assert not any("9.3" in frame or "102%" in frame for frame in frames)
+    assert not any("9.3/" in frame or "102%" in frame for frame in frames)
     assert all(
         "\n" not in frame.rstrip("\n") and len(frame.rstrip()) <= columns for frame in frames
     )

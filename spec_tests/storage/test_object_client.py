@@ -1,8 +1,9 @@
-"""``ObjectClient`` over a real store in memory: what it lists, reads and walks is what is there."""
+"""Clients over real stores in memory: what they list, read and walk is what is there."""
 
 import itertools
+import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -16,6 +17,8 @@ from hypothesis import strategies as st
 from shardvar.errors import CorruptCheckpoint, MissingFile
 from shardvar.storage import objects
 from shardvar.storage.objects import ObjectClient
+from shardvar.storage.requests import Fault, passing_fault
+from shardvar.storage.urls import FilesystemClient
 
 obstore = pytest.importorskip("obstore")
 
@@ -30,9 +33,29 @@ def client_of(files: dict[str, bytes]) -> ObjectClient:
     return ObjectClient("s3://bucket", {"reading": store})
 
 
+def filesystem_of(files: dict[str, bytes]) -> FilesystemClient:
+    """The same of fsspec, whose folders are no files: of two such paths one is left out."""
+    fsspec = pytest.importorskip("fsspec")
+    system = fsspec.filesystem("memory")
+    system.store.clear()
+    system.pseudo_dirs[:] = [""]
+    for path in [*files]:
+        if any(other.startswith(f"{path}/") for other in files):
+            del files[path]
+    for path, content in files.items():
+        system.pipe_file(f"/bucket/{path}", content)
+    return FilesystemClient("memory://bucket")
+
+
+CLIENTS = pytest.mark.parametrize("make", [client_of, filesystem_of])
+
+
+@CLIENTS
 @given(files=st.dictionaries(PATHS, st.binary(max_size=9), max_size=8), key=st.just("") | PATHS)
-def test_a_folder_has_the_files_and_folders_below_it(files: dict[str, bytes], key: str) -> None:
-    client, start = client_of(files), f"{key}/" if key else ""
+def test_a_folder_has_the_files_and_folders_below_it(
+    make: Callable[[dict[str, bytes]], Any], files: dict[str, bytes], key: str
+) -> None:
+    client, start = make(files), f"{key}/" if key else ""
     below = {path.removeprefix(start): files[path] for path in files if path.startswith(start)}
     found = client.listing(key)
     assert {name: head.nbytes for name, head in found.files.items()} == {
@@ -44,13 +67,14 @@ def test_a_folder_has_the_files_and_folders_below_it(files: dict[str, bytes], ke
     }
 
 
+@CLIENTS
 @given(files=st.dictionaries(PATHS, st.binary(min_size=1, max_size=9), min_size=1), key=PATHS)
 def test_ranges_are_read_and_what_is_missing_or_replaced_is_an_error(
-    files: dict[str, bytes], key: str
+    make: Callable[[dict[str, bytes]], Any], files: dict[str, bytes], key: str
 ) -> None:
-    client = client_of(files)
+    client = make(files)
     if key not in files:
-        with pytest.raises(MissingFile, match=f"s3://bucket/{key}"):
+        with pytest.raises(MissingFile, match=re.escape(client.place(key))):
             client.head(key)
         return
     content, head = files[key], client.head(key)
@@ -58,9 +82,27 @@ def test_ranges_are_read_and_what_is_missing_or_replaced_is_an_error(
     for start in range(len(content)):
         for stop in range(start + 1, len(content) + 1):
             assert client.read(key, head, start, stop - start) == content[start:stop]
-    obstore.put(client._store("reading"), key, content)
-    with pytest.raises(CorruptCheckpoint, match=f"s3://bucket/{key}"):
+    if make is filesystem_of:
+        import fsspec
+
+        fsspec.filesystem("memory").pipe_file(f"/bucket/{key}", content)
+    else:
+        obstore.put(client._store("reading"), key, content)
+    with pytest.raises(CorruptCheckpoint, match=re.escape(client.place(key))):
         client.read(key, head, 0, 1)
+
+
+@given(files=st.dictionaries(PATHS, st.binary(max_size=3), min_size=1), data=st.data())
+def test_exactly_the_files_that_are_named_are_removed(
+    files: dict[str, bytes], data: st.DataObject
+) -> None:
+    client, paths = client_of(files), sorted(files)
+    gone = data.draw(st.lists(st.sampled_from([*paths, "none"]), min_size=1, unique=True))
+    client.delete_all(gone)
+    assert client.walk("").keys() == {*paths} - {*gone}
+    client.delete(paths[0])
+    client.delete(paths[0])
+    assert client.walk("").keys() == {*paths[1:]} - {*gone}
 
 
 def test_the_mark_of_an_empty_folder_is_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,3 +207,32 @@ def test_a_pause_is_asked_for_only_where_no_proxy_stands_between(
     with refusing("7") as (url, asked):
         assert objects.asked_pause(url, None) == pause
     assert len(asked) == count
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "expected"),
+    [
+        ("AlreadyExists", "status: 409", None),
+        ("AlreadyExists", "status: 412", None),
+        ("NotFound", "status: 503", None),
+        ("Generic", "status: 404", None),
+        ("Generic", "status: 400, <Code>RequestTimeout</Code>", "broken"),
+        ("Generic", "status: 400, <Code>SlowDown</Code>", "refused"),
+        ("Generic", "status: 400, <Code>Unknown</Code>", None),
+        *[("Generic", f"status: {status}", "refused") for status in (429, 503)],
+        *[("Generic", f"status: {status}", "broken") for status in (408, 500, 502, 504)],
+        ("Generic", "an invalid list response", "odd"),
+        ("Generic", "kind: Timeout", "stalled"),
+        ("Generic", "kind: Timeout, ConnectError", "broken"),
+        ("Generic", "kind: Body", "broken"),
+        ("Generic", "a certificate", None),
+    ],
+)
+def test_what_may_pass_is_told_by_the_answer(kind: str, text: str, expected: Any) -> None:
+    kinds = obstore.exceptions
+    error = getattr(kinds, f"{kind}Error")(text)
+    wanted = expected and Fault(expected)
+    assert passing_fault(kinds, error, conflicts_pass=False) == wanted
+    passes = (kind, text) == ("AlreadyExists", "status: 409")  # of two requests for one key
+    wanted = Fault("broken") if passes else wanted
+    assert passing_fault(kinds, error, conflicts_pass=True) == wanted

@@ -305,6 +305,10 @@ def test_a_url_is_not_written(bucket: Any, tmp_path: Path) -> None:
         sv.reshard(f"{url}/model", f"{url}/other", dry_run=True)
     with pytest.raises(ArgumentError, match="both the source and the target"):
         sv.reshard(f"{url}/model", f"{url}/model", force=True)
+    storage = RemoteStorage(urls.FilesystemClient(url), "")
+    for call in (storage.create, storage.remove, storage.check_writable):
+        with pytest.raises(UnsupportedError, match=f"{url}/new can be read, and not written"):
+            call("new")
 
 
 # --- Web servers

@@ -25,9 +25,10 @@ from shardvar.errors import (
     ShardvarError,
     StorageError,
 )
-from shardvar.storage import posix
+from shardvar.storage import exchange, posix
 from shardvar.storage.local import LocalStorage, split_path
-from shardvar.storage.posix import reading, writing
+from shardvar.storage.posix import inner_links, outer_links, reading, writing
+from shardvar.storage.scratch import ScratchFile, map_scratch
 from spec_tests.helpers.permissions import bound_by_permissions
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
@@ -47,7 +48,27 @@ def written(storage: LocalStorage, name: str, data: bytes) -> None:
     file.close()
 
 
-@given(pieces=st.lists(st.tuples(st.integers(0, 60), st.binary(max_size=40)), max_size=8))
+PIECES = st.lists(st.tuples(st.integers(0, 60), st.binary(max_size=40)), max_size=8)
+
+
+@given(pieces=PIECES, start=st.integers(0, 70))
+def test_a_scratch_file_has_what_was_written_and_leaves_the_rest_of_a_buffer(
+    pieces: list[tuple[int, bytes]], start: int
+) -> None:
+    model = bytearray()
+    with ScratchFile() as scratch:
+        for first, data in filter(lambda piece: piece[1], pieces):
+            scratch.write(first, data)
+            model += bytes(max(0, first + len(data) - len(model)))
+            model[first : first + len(data)] = data
+        buffer = bytearray(b"~" * 120)
+        scratch.read_into(start, memoryview(buffer))
+    assert buffer == bytes(model[start:]).ljust(120, b"~")
+    blocks = [data for _, data in pieces] + [b"end"]
+    assert map_scratch(map(memoryview, blocks)) == b"".join(blocks)
+
+
+@given(pieces=PIECES)
 def test_bytes_are_read_where_they_were_written(
     tmp_path_factory: pytest.TempPathFactory, pieces: list[tuple[int, bytes]]
 ) -> None:
@@ -238,7 +259,43 @@ def test_folders_are_there_as_long_as_there_are_files_in_them(storage: LocalStor
     storage.remove("mine/x")
     assert storage.folders() == ["a"] and storage.folder("a").folders() == ["c"]
     storage.remove("a/c/z")
+    (Path(storage.path) / "link").symlink_to(os.path.dirname(storage.path))
     assert storage.folders() == []
+
+
+def test_links_are_told_by_where_they_lead(storage: LocalStorage, tmp_path: Path) -> None:
+    """To folders outside or to nowhere, and to folders inside; not to files, and not hidden ones."""
+    folder = Path(storage.path)
+    for name in ("inside", "inside too"):
+        (folder / name).mkdir()
+    (folder / "file").write_bytes(b"")
+    beside = tmp_path.with_name(f"{tmp_path.name}-beside")
+    beside.mkdir()
+    for name, target in {
+        "in": folder / "inside",
+        "out": beside,
+        "lost": folder.parent / "none",
+        "self": folder,
+        ".hidden": beside,
+        "to file": folder / "file",
+    }.items():
+        (folder / name).symlink_to(target)
+    assert outer_links(storage.path) == ["lost", "out"]
+    inner = {name: os.path.basename(path) for name, path in inner_links(storage.path, str(folder))}
+    assert inner == {"in": "inside"}
+
+
+def test_a_folder_that_a_killed_writer_had_renamed_is_put_back_and_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(exchange, "sync_path", synced.append)
+    target = LocalStorage(str(tmp_path / "run"))
+    was = tmp_path / f".run.{'0' * 16}.was.tmp"
+    was.mkdir()
+    (was / "file").write_bytes(b"12")
+    target.make()
+    assert target.names() == ["file"] and synced == [str(tmp_path)] and not was.exists()
 
 
 def test_nothing_is_made_or_removed_behind_a_link_to_a_folder(

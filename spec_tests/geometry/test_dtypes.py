@@ -61,6 +61,7 @@ def test_unknown_names_are_refused_with_those_that_are_known(name: str) -> None:
 @pytest.mark.parametrize("name", dtypes.PACKED_BITS)
 def test_packed_elements_end_within_their_last_byte(name: str) -> None:
     """Of 0 to 40 elements, on one axis or two."""
+    assert dtypes.PACKED_BITS[name] == int(name[5])  # as it is called
     shapes = np.array([(1, count) for count in range(41)] + [(count, 3) for count in range(14)])
     codes = np.full(len(shapes), dtypes.code(name))
     assert dtypes.slice_nbytes(codes, shapes).tolist() == [
@@ -123,6 +124,33 @@ def test_an_empty_slice_of_wide_extents_is_empty() -> None:
         assert dtypes.slice_nbytes(
             np.array([dtypes.code("float32")]), np.array([shape])
         ).tolist() == [0]
+
+
+@given(st.sampled_from(NUMBERS), st.binary(max_size=64))
+def test_widened_numbers_are_the_same_numbers(name: str, octets: bytes) -> None:
+    dtype = dtypes.numpy_dtype(name)
+    octets = octets[: len(octets) // dtype.itemsize * dtype.itemsize]
+    array = np.frombuffer(bytes(each & 1 for each in octets) if name == "bool" else octets, dtype)
+    found = dtypes.widen_numbers(array)
+    kinds = {"uint64": int, "int64": int, "float64": float, "complex128": complex}
+    kind = kinds[found.dtype.name]
+    assert (kind is float) == dtypes.is_floating(name)
+    assert list(map(repr, map(kind, found))) == list(map(repr, map(kind, array)))
+
+
+@given(
+    st.sampled_from(NUMBERS),
+    st.lists(st.sampled_from([0.0, -0.0, 1.0, 2.0, np.inf, -np.inf, np.nan]), max_size=5),
+)
+def test_numbers_that_are_none_are_told_from_their_bits(name: str, values: list[float]) -> None:
+    is_number = dtypes.is_floating(name) or "complex" in name
+    wide = np.array(values if is_number else [abs(each) < 9 for each in values])
+    with np.errstate(invalid="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of dtypes without an infinity
+        array = wide.astype(dtypes.numpy_dtype(name))
+    read = array.astype(np.complex128 if "complex" in name else np.float64)
+    expected = int(np.isnan(read).any()) + 2 * int(np.isinf(read).any())
+    assert dtypes.odd_values(memoryview(array.tobytes()), name) == expected
 
 
 SPELLINGS: dict[str, list[Any]] = {

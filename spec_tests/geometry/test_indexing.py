@@ -212,6 +212,41 @@ def test_regions_and_a_pick_are_the_index(data: st.DataObject, shape: tuple[int,
     assert np.isin(elements, array[inside.slices]).all()
 
 
+MASK = np.array([[True, False], [False, True], [True, True]])
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        MASK,
+        (MASK, 1),
+        (MASK, ...),
+        (MASK, ..., 0),
+        (..., MASK.T),
+        (0, MASK.T),
+        (slice(None), [0, 1], ..., [1, 0]),
+        (slice(None), [0, 1], [1, 0]),
+        ([0, 2], slice(None), [1, 0]),
+        (..., [0, 1], [2, 0]),
+        (None, [0, 2], ..., None, [1, 0]),
+    ],
+    ids=repr,
+)
+def test_masks_of_several_axes_and_what_parts_arrays_are_as_in_numpy(key: Any) -> None:
+    """An ellipsis of no axes parts the arrays around it too."""
+    array = counted((3, 2, 3))
+    expected = np.asarray(array[key])
+    gather = plan_gather(key, array.shape)
+    np.testing.assert_array_equal(gather.take(read(gather, array)), expected, strict=True)
+
+
+def test_a_region_is_an_index_if_it_lies_in_the_shape() -> None:
+    inside = Region((1, 0), (2, 3))
+    assert plan_region(inside, (3, 3)) == (inside, ())
+    with pytest.raises(ArgumentError, match=r"reaches out of the shape \(3, 2\)"):
+        plan_region(inside, (3, 2))
+
+
 def _items(key: Any) -> tuple[Any, ...]:
     return key if isinstance(key, tuple) else (key,)
 

@@ -69,6 +69,7 @@ def test_a_region_less_many_is_what_none_of_them_holds(group: list[Region]) -> N
     held = set().union(*map(indices, others))
     assert sum(map(len, map(indices, pieces))) == len(indices(region) - held)
     assert set().union(*map(indices, pieces)) == indices(region) - held
+    assert all(piece.size for other in others for piece in region.subtract(other))
 
 
 @given(st.data())

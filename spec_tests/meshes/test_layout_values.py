@@ -233,6 +233,11 @@ def test_terms_of_several_devices_have_no_parts_and_those_of_one_are_values(coun
     else:
         with pytest.raises(LayoutError, match="terms"):
             layout.distinct_parts()
+    # A tensor without elements exists, though no device holds a region.
+    device, offset, shape = dtensor(
+        (4, 0), Mesh((count, 2)), [Replicate(), Shard(0)]
+    ).distinct_parts()
+    assert (device.tolist(), offset.tolist(), shape.tolist()) == ([0], [[0, 0]], [[4, 0]])
 
 
 @pytest.mark.parametrize("mesh", [None, (2,), 2, "dp"])

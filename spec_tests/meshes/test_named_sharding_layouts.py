@@ -79,6 +79,15 @@ def test_unreduced_axes_are_pending_sums(case: Case) -> None:
     ]
 
 
+def test_terms_are_in_the_order_of_the_mesh_whatever_its_axes_are_called() -> None:
+    mesh = Mesh((2, 3), ("y", "x"))
+    for unreduced in (("y", "x"), ("x", "y")):
+        assert named_sharding((4,), mesh, (None,), unreduced=unreduced).pending == (
+            (0, "sum"),
+            (1, "sum"),
+        )
+
+
 def test_the_same_regions_are_equal_in_the_words_of_both_frameworks() -> None:
     """Several axes on one are ``[Shard(0), Shard(0)]``; trailing None and tuples of one name do not
     matter."""

@@ -146,6 +146,16 @@ def test_holders_share_the_work_and_each_pair_has_one_message() -> None:
         assert plan.messages[holders:].sum() == 0
 
 
+def test_holders_take_turns_from_the_largest_message_on() -> None:
+    mesh, whole = Mesh((4,)), np.array([[[0], [6]]] * 2)
+    source = Layout((6,), mesh, "the first two", np.arange(2), *whole.swapaxes(0, 1))
+    cut = np.array([[0], [1]]), np.array([[1], [5]])
+    target = Layout((6,), mesh, "uneven", np.arange(2, 4), *cut)
+    moves = plan_redistribution(source, target).moves
+    turns = dict(zip(moves.receiver.tolist(), moves.sender.tolist(), strict=True))
+    assert turns == {3: 0, 2: 1}
+
+
 def test_both_searches_for_pairs_give_the_same_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = list(small_pairs())[::7]
     plans = [plan_redistribution(*pair) for pair in pairs]

@@ -48,7 +48,8 @@ def checkpoint_path(adapter: Calls, *saved: Any) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="conformance-") as directory:
         path = adapter.name(str(Path(directory) / "model"), "path")
         if saved:
-            adapter.save(path, *saved)
+            # A copy, of which a tensor that is taken out is missed.
+            adapter.save(path, dict(saved[0]), *saved[1:])
         yield path
 
 

@@ -263,7 +263,7 @@ rules(
 
 
 @rule("R-CKPT-1-rows", "save read_rows",
-      st.tuples(tables() | many_shards(), st.integers(0, 8), st.integers(0, 8)))  # fmt: skip
+      st.tuples(tables() | many_shards(), st.integers(0, 16), st.integers(0, 16)))  # fmt: skip
 def rows_are_read(adapter: Calls, case: tuple[tuple[Array, int], int, int]) -> None:
     """Some rows of a tensor are those rows, whichever slices hold them."""
     (value, num_shards), one, other = case

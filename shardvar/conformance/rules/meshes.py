@@ -594,7 +594,7 @@ Weight = tuple[Array, MeshShape, int, int | None]
 """A weight, a mesh (copies, FSDP, tensor parallelism), and the axes that FSDP and tensor parallelism
 cut; None for one that tensor parallelism copies."""
 
-FULL: tuple[MeshShape, ...] = ((2, 2, 2), (2, 1, 3), (3, 2, 1), (2, 3, 1), (2, 1, 2))
+FULL: tuple[MeshShape, ...] = ((2, 2, 2), (2, 1, 3), (3, 2, 1), (2, 3, 1), (2, 2, 3))
 
 
 @st.composite

@@ -23,7 +23,7 @@ class Own(np.ndarray[Any, Any]):
 def _own(answer: Any) -> Any:
     """Return an answer with its arrays in the own class."""
     if isinstance(answer, np.ndarray):
-        return answer.view(Own)
+        return np.array(answer, order="F").view(Own)
     if isinstance(answer, list):
         return [_own(each) for each in answer]
     if isinstance(answer, dict):
@@ -32,7 +32,7 @@ def _own(answer: Any) -> Any:
 
 
 class OwnArrays(Right):
-    """Every answer is an array of a subclass, as unit or tracing libraries have them."""
+    """Every answer is an array of a subclass, as unit or tracing libraries have them, in Fortran's order."""
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)

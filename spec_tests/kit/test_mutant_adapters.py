@@ -67,7 +67,7 @@ def test_a_wrong_adapter_is_seen(mutant: AdapterMutant) -> None:
 WRONG = wrong_adapters.__name__
 NAMES = sorted(wrong_adapters.BREAKS)
 FILES = {"save", "restore", "joined"}
-PRODUCTS = ("-huge", "-numbers", "-byte-order", "-memory", "-none", "-keys-long")
+PRODUCTS = "-huge -numbers -byte-order -strides -memory -none -keys-long -owner-axes".split()
 OTHER_CASES = (*(f"-{layout.suffix}" for layout in LAYOUTS), *PRODUCTS)
 
 

@@ -43,8 +43,8 @@ def whole_is_made_and_sliced(self, function, shape, dtype, num_shards):
 
 @wrong("generator", "R-INIT-5-seeds")
 def seeds_are_small(self, seed, start):
-    """Only the last bit of a seed counts."""
-    return np.random.default_rng([seed & 1, start])
+    """Seeds are numbers of float16."""
+    return np.random.default_rng([int(np.float16(min(seed, 65504))), start])
 
 
 @wrong("drawn", "R-INIT-4-distributions")
@@ -135,4 +135,8 @@ change_what_is_found(
      lambda found: found.astype(np.float16).astype(np.float64)),
     ("drawn", "R-INIT-4-distributions", "uniform_ends_early", "Uniform values lie between -0.045 and 0.045.",
      lambda found, kind: found * 0.9 if kind == "random_uniform" else found),
+    ("drawn", "R-INIT-4-distributions", "values_come_with_both_signs", "The second half of rows is minus the first.",
+     lambda found: np.concatenate([found[: -(-len(found) // 2)], -found[: len(found) // 2]])),
+    ("initialize", "R-INIT-4", "a_small_last_shard_is_joined", "A smaller last shard is the one before's.",
+     lambda found: [*found[:-2], np.concatenate(found[-2:])] if len(found[-1]) < len(found[0]) else found),
 )  # fmt: skip

@@ -101,10 +101,10 @@ def what_does_not_divide_is_copied(self, value, mesh, names, spec):
 
 
 @wrong("check_spec", "V-REFUSE-2")
-def any_extent_divides(self, value, mesh, names, spec):
-    """Extents that do not divide are cut all the same."""
-    if len({name for entry in spec for name in entry} & set(names)) < sum(map(len, spec)):
-        raise ValueError(f"{spec}")
+def each_name_divides_by_itself(self, value, mesh, names, spec):
+    """Extents are cut that the names of an entry divide each, and not together."""
+    for name in {name for entry in spec for name in entry}:
+        Right.check_spec(self, value, mesh, names, [tuple(n for n in e if n == name) for e in spec])
 
 
 @wrong("check_spec", "V-REFUSE-2-names")
@@ -231,9 +231,13 @@ change_what_is_given(
      "spec", lambda names, spec: [tuple(name for name in entry if name in names) for entry in spec]),
     ("spec_parts", "V-REFUSE-2-long", "long_specs_are_cropped", "Entries behind the last axis are ignored.",
      "spec", lambda value, spec: spec[:value.ndim]),
+    ("spec_constrained", "V-REFUSE-2-names", "unknown_names_do_not_constrain", "An unknown name constrains nothing.",
+     "spec", lambda names, spec: [tuple(name for name in entry if name in names) for entry in spec]),
 )  # fmt: skip
 
 change_what_is_found(
+    ("coordinates", "V-MESH-1", "devices_in_the_order_of_names", "Devices are sorted by their numbers as text.",
+     lambda found: iter([at for _, at in sorted((str(number), at) for number, at in enumerate(found))])),
     ("mesh_parts", "V-MESH-1-axes", "ranks_above_three_are_turned",
      "The last axes of tensors of rank four and more are exchanged where they are equal.",
      lambda found, value: [p.swapaxes(-1, -2) if value.ndim > 3 and p.shape[-1] == p.shape[-2] else p for p in found]),

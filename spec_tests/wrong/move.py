@@ -120,7 +120,7 @@ def means_by_the_first_two(self, terms, op):
     return Right.combined(self, terms, op)
 
 
-@wrong("mesh_gather", "V-MOVE-1-numbers")
+@wrong("mesh_gather", "V-WHOLE-1-numbers")
 def copies_are_added(self, parts, shape, mesh, placements):
     """Where all mesh axes hold copies, their mean is taken, in the dtype of the parts."""
     if any(one is not None for one in placements) or len(parts) < 2:

@@ -207,6 +207,19 @@ def small_epsilon_below_the_root(self, value, gradient, slots, step):
     return value - 0.1 * mean / np.sqrt(square + 1e-8)
 
 
+@wrong("adagrad_step", "R-OPT-5-tiny")
+def epsilon_behind_a_first_square(self, value, gradient, slots, step):
+    """Adagrad's epsilon is 1e-5, beside squares that begin at 0.1."""
+    slots["accumulator"] = slots["accumulator"] + gradient**2
+    return value - 0.1 * gradient / (np.sqrt(slots["accumulator"]) + 1e-5)
+
+
+@wrong("stepped", "R-OPT-5-formula-momentum")
+def zeros_are_no_step(self, kind, value, gradient, slots, step):
+    """A shard stands still by a gradient of zeros."""
+    return Right.stepped(self, kind, value, gradient, slots, step) if gradient.any() else value
+
+
 @wrong("dense", "R-OPT-5-memory")
 def gradients_are_clipped_in_place(self, gradient, shape):
     """A gradient is clipped where it lies, in the caller's memory."""

@@ -244,4 +244,6 @@ change_what_is_found(
      lambda found: (found.astype(np.float32).view(np.uint32) & 4294901760).astype(np.uint32).view(np.float32)),
     ("slot_key", "R-SLOT-2-names", "keys_of_slots_are_cut_at_80", "The key of a slot has at most 80 characters.",
      lambda found: found[:80]),
+    ("variable_key", "R-SLOT-2-names", "variables_have_bare_names", "A variable may have the name of the steps.",
+     lambda found: found.removeprefix("variables/")),
 )  # fmt: skip

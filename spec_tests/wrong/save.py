@@ -344,6 +344,12 @@ change_what_is_given(
     ("save_parts", "R-POLICY-1-outside", "negative_offsets_wrap", "An offset below zero counts from the end.",
      "parts", lambda shape, parts: [(tuple((o + s if o < 0 else o for o, s in zip(off, shape, strict=True))), a)
         for off, a in parts]),
+    ("asked", "R-POLICY-1", "callbacks_get_the_own_tensors", "A tensor that a callback takes out is forgotten.",
+     "callback", lambda callback, tensors: lambda _: callback(tensors)),
+    ("save", "R-CKPT-1-scalars", "scalars_are_taken_out", "Scalars are taken out of the caller's tensors, and lost.",
+     "tensors", lambda tensors: {k: tensors[k] for k in [*tensors] if tensors[k].ndim or tensors.pop(k) is None}),
+    ("rows_in", "R-POLICY-4", "rows_must_be_below_the_limit", "A row of as many bytes as a file may hold has no room.",
+     "row_nbytes", lambda row_nbytes, max_nbytes: row_nbytes if row_nbytes != max_nbytes else 0),
 )  # fmt: skip
 
 change_what_is_found(

@@ -239,7 +239,8 @@ def expect_bits(came: Any, must: Array) -> None:
     expect_equal(came, must)
     signs = []
     for array in (came, must):
-        wide = np.atleast_1d(array).astype(np.complex128 if must.dtype.kind in "fcV" else np.int64)
+        # In the order of C, whatever the order in which it came.
+        wide = np.ascontiguousarray(array, np.complex128 if must.dtype.kind in "fcV" else np.int64)
         real = wide.view(np.float64) if must.dtype.kind in "fcV" else np.abs(wide)
         signs.append(np.signbit(np.where(real == 0, real, 1)))
     if not np.array_equal(signs[0], signs[1]):

@@ -48,7 +48,8 @@ def checkpoint_path(adapter: Calls, *saved: Any) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="conformance-") as directory:
         path = adapter.name(str(Path(directory) / "model"), "path")
         if saved:
-            adapter.save(path, *saved)
+            # A copy, of which a tensor that is taken out is missed.
+            adapter.save(path, dict(saved[0]), *saved[1:])
         yield path
 
 
@@ -262,7 +263,7 @@ rules(
 
 
 @rule("R-CKPT-1-rows", "save read_rows",
-      st.tuples(tables() | many_shards(), st.integers(0, 8), st.integers(0, 8)))  # fmt: skip
+      st.tuples(tables() | many_shards(), st.integers(0, 16), st.integers(0, 16)))  # fmt: skip
 def rows_are_read(adapter: Calls, case: tuple[tuple[Array, int], int, int]) -> None:
     """Some rows of a tensor are those rows, whichever slices hold them."""
     (value, num_shards), one, other = case

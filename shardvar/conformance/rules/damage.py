@@ -37,7 +37,7 @@ class FileDamage:
     file: int
     """The number of the file, in the order of ``files_of``."""
     place: int
-    """The position in the file, in ten-thousandths of its length."""
+    """The position in the file, in ten-thousandths of its length, which ``_opened`` spreads."""
     extra: int
     """The flipped bit, the number of zeroed bytes, or the other file of an exchange."""
 
@@ -120,8 +120,9 @@ def _opened(directory: str, file: int, place: int) -> tuple[Path, bytearray, int
     files = files_of(directory)
     path = files[file % len(files)]
     data = bytearray(path.read_bytes())
-    # Always inside the file: the highest place in 3 bytes is 9,999 * 3 // 10,000 = 2.
-    return path, data, place * len(data) // PLACES
+    # Small numbers are drawn most often, so they are spread over the file, 7,919 being prime. Always inside
+    # it: the highest place in 3 bytes is 9,999 * 3 // 10,000 = 2.
+    return path, data, place * 7919 % PLACES * len(data) // PLACES
 
 
 DamageCase = tuple[NamedArrays, int, FileDamage]

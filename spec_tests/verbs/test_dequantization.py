@@ -325,6 +325,23 @@ def packed(*shapes: tuple[int, ...]) -> dict[str, Array]:
     return {"w.qweight": codes, "w.qzeros": zeros, "w.scales": scales.astype("f4")}
 
 
+def test_of_the_exceptions_of_gptq_the_first_that_matches_a_module_counts(tmp_path: Path) -> None:
+    sv.save(tmp_path / "m", packed((1, 8), (1, 1), (1, 8)))
+    described: dict[str, Any] = {"quant_method": "gptq", "bits": 4, "group_size": -1}
+    found = []
+    for more in (
+        {},
+        {
+            "bits": 2,
+            "dynamic": {"-:w": {}, "+:x": {"bits": 3}, "w": {"bits": 4}, "+:.*": {"bits": 8}},
+        },
+    ):
+        text = json.dumps({"quantization_config": described | more})
+        (tmp_path / "config.json").write_text(text)
+        found.append(sv.load(tmp_path / "m", dequantize=True)["w.weight"])
+    assert found[0].shape == (8, 8) and np.array_equal(*found)
+
+
 WRONG: dict[type[Exception], list[tuple[dict[str, Array], str]]] = {
     InvalidCheckpoint: [
         ({"w.weight": W}, "'w.weight' is of float8_e4m3fn, and its scales, such as 'w.weight_scale_inv'"),

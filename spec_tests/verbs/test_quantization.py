@@ -215,6 +215,15 @@ def test_modules_that_stay_are_named_in_the_description(tmp_path: Path) -> None:
     assert found["b.weight"].tobytes() == w.tobytes()
 
 
+def test_in_gguf_stays_what_llama_cpp_does_not_quantise(tmp_path: Path) -> None:
+    kept = ["blk.0.ffn_gate_inp", "blk.0.attn_norm", "position_embd", "token_types", "ssm_conv1d"]
+    rest = ["token_embd", "blk.0.ffn_gate", "blk.0.attn_router", "lm_head", "output"]
+    tensors = {f"{name}.weight": np.ones((32, 32), np.float32) for name in [*kept, *rest]}
+    sv.reshard(save(tmp_path / "in", tensors), tmp_path / "out.gguf", quantize="q8_0")
+    with sv.open_checkpoint(tmp_path / "out.gguf") as reader:
+        assert {key.removesuffix(".weight") for key in reader.encodings} == {*rest}
+
+
 def test_a_whole_gguf_is_quantised_with_its_metadata(tmp_path: Path) -> None:
     types, out = GOLDEN.parent / "gguf/every_type/m.gguf", tmp_path / "out.gguf"
     rename: dict[str, Any] = {"rename": {"*": "*_exps.weight"}, "exclude": "numbers*"}

@@ -87,6 +87,9 @@ def test_a_slice_without_elements_is_stored_as_often_as_it_was_given(tmp_path: P
 def test_tensors_must_not_be_reshaped(value: Any, tmp_path: Path) -> None:
     """R-POLICY-2 (RFC 001): "Tensors must not be reshaped." """
     refuse(tmp_path, with_x(("", value)), "reshaped")
+    part = ("6 2 0,4:0,2", X[:4].T), ("6 2 4,2:0,2", X[4:])
+    words = r"reshaped .*: gave a value of shape \(2, 4\) for the slice \[0:4, 0:2\]"
+    refuse(tmp_path, with_x(*part), words)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "int32", "float16", "bool"])

@@ -119,15 +119,20 @@ def test_an_address_that_answered_in_any_way_is_waited_for(first: Any) -> None:
 
 
 def test_an_error_that_does_not_pass_is_raised_at_once() -> None:
-    world = World()
+    """Nor is the service asked how long to wait."""
+    world, asked = World(), list[float]()
 
     def fail(_number: int) -> None:
         world.begun.append(world.now)
         raise Failure(None)
 
+    def asked_pause() -> float:
+        asked.append(world.now)
+        return 7.0
+
     with pytest.raises(Failure):
-        world.pace().ask(fail, fault_of)
-    assert (world.begun, world.now) == ([0.0], 0.0)
+        world.pace().ask(fail, fault_of, asked_pause)
+    assert (world.begun, world.now, asked) == ([0.0], 0.0, [])
 
 
 @given(

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 import shardvar as sv
 import shardvar.engine
-from shardvar.engine import pieces
-from shardvar.engine.arrays import MoveTable, strides_of
+from shardvar.engine import pieces, read
+from shardvar.engine.arrays import LazyPayload, MoveTable, strides_of
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.pieces import Reading, read_moves
 from shardvar.engine.pool import WORKERS, bytes_of, run_in_order, word_of
@@ -421,3 +421,62 @@ def test_a_task_that_is_one_of_several_threads_starts_none(monkeypatch: pytest.M
     assert pooled == []
     Reading(evidence).run(abs, [1, 2, 3], 8)
     assert pooled == [([1, 2, 3], max(WORKERS, 4))]
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 54)), min_size=1, max_size=6)
+
+
+@given(
+    shape=st.tuples(st.integers(1, 9), st.integers(1, 3)),
+    step=st.integers(0, 4),
+    cuts=st.none() | st.sets(st.integers(1, 8)),
+    spans=SPANS,
+)
+def test_a_payload_that_is_made_when_it_is_read_has_the_bytes_of_its_array(
+    shape: tuple[int, int], step: int, cuts: set[int] | None, spans: list[tuple[int, int]]
+) -> None:
+    """A few rows are made at a time, up to the next cut, or the whole where no others can be."""
+    array, made = np.arange(shape[0] * shape[1], dtype="i2").reshape(shape), list[range]()
+
+    def make(start: int, stop: int) -> np.ndarray[Any, Any]:
+        made.append(range(start, stop))
+        return array[start:stop]
+
+    ends = None if cuts is None else sorted(each * 2 * shape[1] for each in cuts if each < shape[0])
+    payload = LazyPayload(shape, array.dtype, make, step, ends)
+    assert (payload.nbytes, payload.row_nbytes) == (array.nbytes, array.nbytes // shape[0])
+    for start, nbytes in spans:
+        expected = array.tobytes()[start : start + nbytes]
+        buffer = bytearray(len(expected))
+        payload.fill(start, memoryview(buffer))
+        assert buffer == expected
+    for rows in made:
+        if step and cuts is not None:
+            assert 0 < len(rows) <= step and not cuts & {*rows[1:]}
+        else:
+            assert rows == range(shape[0])
+
+
+@given(
+    length=st.integers(1, 40),
+    width=st.integers(1, 40),
+    spans=st.lists(st.tuples(st.integers(0, 39), st.integers(1, 40)), min_size=1, max_size=4),
+)
+def test_blocks_of_regions_follow_each_other_and_are_of_whole_rows(
+    length: int, width: int, spans: list[tuple[int, int]]
+) -> None:
+    """Blocks that others read meet them without a gap, where a block holds a row."""
+    rows = [(at, min(count, length - at)) for at, count in spans if at < length] or [(0, length)]
+    one = np.ones(len(rows), np.int64)
+    offset = np.array([(at, (at + count) % width) for at, count in rows])
+    shape = np.array([(count, 1) for _, count in rows])
+    strides = np.array([(2 * width, 2)] * len(rows))
+    wanted = RegionTable(0 * one, offset, shape, strides, 2 * one, 0 * one, 0 * one, strides)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(read, "BLOCK_NBYTES", 32)
+        blocks = list(read._blocks(wanted, width))
+    assert blocks[0][0] <= wanted.starts().min() and blocks[-1][1] >= wanted.stops().max()
+    assert [begin for begin, _ in blocks[1:]] == [end for _, end in blocks[:-1]]
+    assert all(0 < end - begin <= 32 for begin, end in blocks)
+    if width <= 16:
+        assert all(begin % (2 * width) == end % (2 * width) == 0 for begin, end in blocks)

@@ -113,9 +113,9 @@ class FilesystemClient(RootClient):
             )
         except MissingFile:
             return FolderListing({}, [])
-        folder = _below(base, key).rpartition("/")[2]
-        infos = {str(info["name"]).rstrip("/").rpartition("/")[2]: info for info in listed}
-        infos.pop(folder, None)
+        folder = _below(base, key).strip("/")
+        paths = {str(info["name"]).strip("/"): info for info in listed}
+        infos = {path.rpartition("/")[2]: paths[path] for path in paths if path != folder}
         files = {
             name: _head_of_info(info) for name, info in infos.items() if info["type"] == "file"
         }
@@ -127,9 +127,8 @@ class FilesystemClient(RootClient):
             key, lambda system, base: (base, system.find(_below(base, key), detail=True)), "list"
         )
         first = len(_below(base, key).strip("/"))
-        return {
-            name.strip("/")[first:].strip("/"): _head_of_info(info) for name, info in infos.items()
-        }
+        below = {name.strip("/")[first:].strip("/"): info for name, info in infos.items()}
+        return {path: _head_of_info(info) for path, info in below.items() if path}
 
     def _ask(
         self, key: str, request: Callable[[Any, str], Result], operation: Operation = "get"

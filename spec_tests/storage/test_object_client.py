@@ -11,7 +11,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shardvar.errors import CorruptCheckpoint, MissingFile
@@ -52,6 +52,9 @@ CLIENTS = pytest.mark.parametrize("make", [client_of, filesystem_of])
 
 @CLIENTS
 @given(files=st.dictionaries(PATHS, st.binary(max_size=9), max_size=8), key=st.just("") | PATHS)
+@example(files={"a/a": b"1", "a/b/a": b"12"}, key="a")
+@example(files={"a/a/a": b"1"}, key="a")
+@example(files={"a": b"1"}, key="a")
 def test_a_folder_has_the_files_and_folders_below_it(
     make: Callable[[dict[str, bytes]], Any], files: dict[str, bytes], key: str
 ) -> None:

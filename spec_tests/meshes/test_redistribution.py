@@ -292,7 +292,7 @@ def test_layouts_of_other_tensors_and_layouts_with_holes_are_refused() -> None:
     half = Layout(
         (4, 4), mesh, "the upper half", np.array([0]), np.array([[0, 0]]), np.array([[2, 4]])
     )
-    with pytest.raises(LayoutError, match=r"\[0:4, 0:4\]"):
+    with pytest.raises(LayoutError, match=r"\[0:4, 0:4\], which device 0 needs"):
         plan_redistribution(half, whole)
     overlapping = Layout(
         (4, 4),

@@ -537,3 +537,14 @@ def test_errors_that_are_shardvars_pass_unchanged() -> None:
         with pytest.raises(MissingFile) as caught, door("p"):
             raise error
         assert caught.value is error and error.__cause__ is None
+
+
+@pytest.mark.parametrize("count", [2, 40])
+def test_each_of_few_or_many_paths_is_synced_once(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(exchange, "sync_path", synced.append)
+    paths = [str(number) for number in range(count)]
+    exchange.sync_all([*paths, *paths])
+    assert sorted(synced) == sorted(paths)

@@ -22,7 +22,7 @@ PRIVATE_PATH = re.compile(r"(?<![\w.*~}/-])/(?:home|Users|root|work|opt|mnt|medi
 
 
 def files() -> Iterator[Path]:
-    """The files of the repository; what is built or installed in it is not walked through."""
+    """Yield the files of the repository, without those that are built or installed in it."""
     for above, folders, names in os.walk(ROOT):
         folders[:] = [name for name in folders if not NOT_OURS.fullmatch(name)]
         yield from (Path(above, name) for name in names if not NOT_OURS.fullmatch(name))

@@ -1,4 +1,4 @@
-"""Clients over real stores in memory: what they list, read and walk is what is there."""
+"""Clients list, read, walk and remove what a real store in memory has, and nothing else."""
 
 import itertools
 import re
@@ -34,7 +34,7 @@ def client_of(files: dict[str, bytes]) -> ObjectClient:
 
 
 def filesystem_of(files: dict[str, bytes]) -> FilesystemClient:
-    """The same of fsspec, whose folders are no files: of two such paths one is left out."""
+    """Return a client of fsspec with the files. A path that is also a folder is taken out of them."""
     fsspec = pytest.importorskip("fsspec")
     system = fsspec.filesystem("memory")
     system.store.clear()

@@ -264,7 +264,7 @@ def test_folders_are_there_as_long_as_there_are_files_in_them(storage: LocalStor
 
 
 def test_links_are_told_by_where_they_lead(storage: LocalStorage, tmp_path: Path) -> None:
-    """To folders outside or to nowhere, and to folders inside; not to files, and not hidden ones."""
+    """Links to files and hidden links are not listed."""
     folder = Path(storage.path)
     for name in ("inside", "inside too"):
         (folder / name).mkdir()

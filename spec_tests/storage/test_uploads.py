@@ -651,10 +651,8 @@ def test_a_file_too_large_for_one_request_is_compared_before(
     assert bucket.files == {"run/model.safetensors": b"other"}
 
 
-def test_a_write_is_at_work_until_it_ends_and_needs_no_files_after_its_commit(
-    tmp_path: Path,
-) -> None:
-    """What cleans temporary folders may come before its end."""
+def test_a_write_is_at_work_until_it_ends_and_needs_no_files_after_its_commit() -> None:
+    """A program that cleans temporary folders may remove its folder before it ends."""
     bucket = MemoryBucket()
     upload = uploads.Upload(bucket, "run", "model", {})
     upload.mark.make()

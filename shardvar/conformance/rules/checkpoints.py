@@ -48,7 +48,7 @@ def checkpoint_path(adapter: Calls, *saved: Any) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="conformance-") as directory:
         path = adapter.name(str(Path(directory) / "model"), "path")
         if saved:
-            # A copy, of which a tensor that is taken out is missed.
+            # The adapter gets a copy: a tensor that it takes out of the dict must not be lost.
             adapter.save(path, dict(saved[0]), *saved[1:])
         yield path
 

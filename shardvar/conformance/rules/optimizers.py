@@ -254,9 +254,9 @@ def gradients_outside_are_refused(adapter: Calls, case: Any) -> None:
     adapter.refuses("optimize", *case)
 
 
-# Adam by 2**-12, of which the square is 6e-8: an epsilon of 1e-8 below the root would shorten the step by
-# 8 %, and one of 1e-7 added to the root, which may not be free from its bias, by 1.3 %. Adagrad by 2**-5: an
-# epsilon of 1e-7 shortens it by 3e-6, and one of 1e-5 behind a first square of 0.1 by 3e-5.
+# Adam gets gradients of 2**-12, whose square is 6e-8. An epsilon of 1e-8 under the root would shorten the step by
+# 8 %, and an epsilon of 1e-7 added to a root that still has its bias by 1.3 %. Adagrad gets 2**-5. An epsilon of
+# 1e-7 shortens its step by 3e-6, and one of 1e-5 by 3e-5, beside a first square of 0.1.
 _SIZES = ("adam", 2.0**-12, 0.03), ("adagrad", 2.0**-5, 1e-5), ("sgd", 2.0**20, 1e-5)
 
 

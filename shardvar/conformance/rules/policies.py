@@ -109,7 +109,7 @@ def halved(tensors: NamedArrays) -> Files:
 
 
 def removed(tensors: NamedArrays) -> Files:
-    # Also from what it was given, which an implementation may go on with.
+    # The callback changes its argument too, and an implementation must not use that dict afterwards.
     tensors.popitem()
     return whole(tensors)
 

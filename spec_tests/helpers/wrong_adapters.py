@@ -53,7 +53,7 @@ class Mod(NumpyAdapter):
         return [whole[number :: len(handle)] for number in range(len(handle))]
 
 
-@breaks("R-READ-1", "R-READ-1-axes")
+@breaks("R-READ-1", "R-READ-1-axes", "R-READ-1-large")
 class Unstitched(NumpyAdapter):
     """A sparse read gives rows in the order of the shards."""
 

@@ -152,7 +152,7 @@ def test_an_adapter_of_three_methods_claims_nothing_else() -> None:
     kept = {name for name, verdict in verdicts.items() if verdict.outcome == KEPT}
     assert {name for name, verdict in verdicts.items() if verdict.outcome == BROKEN} == set()
     reads = ("1", "1-axes", "1-byte-order", "1-few", "1-many", "1-memory", "1-numbers", "1-strides")
-    lookups = "2 2-axes 2-byte-order 2-few-rows 2-many 2-memory 2-numbers 2-pure 2-strides".split()
+    lookups = "2 2-axes 2-byte-order 2-few-rows 2-large 2-many 2-memory 2-numbers 2-pure 2-strides".split()
     assert kept == {
         *(f"R-CONCAT-{name}" for name in reads),
         *(f"R-LOOKUP-{name}" for name in lookups),

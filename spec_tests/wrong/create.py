@@ -245,6 +245,15 @@ def rows_of_lists_are_sorted(self, handle, key):
     return Right.index(self, handle, key)
 
 
+@wrong("index", "R-VAR-1-new-axis")
+def new_axes_come_after_steps(self, handle, key):
+    """Beside a new axis a step backwards is one forwards."""
+    keys = key if isinstance(key, tuple) else (key,)
+    if None in [one for one in keys if not isinstance(one, np.ndarray)]:
+        keys = tuple(slice(None) if one == slice(None, None, -1) else one for one in keys)
+    return Right.index(self, handle, keys)
+
+
 change_what_is_given(
     ("create", "R-CONCAT-1-strides", "memory_order_is_kept",
      "A transposed or reversed array is read as it lies in memory.",

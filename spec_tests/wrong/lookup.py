@@ -219,7 +219,23 @@ def rows_are_found_by_the_bytes_of_ids(self, handle, ids):
     return known.setdefault(key, (handle, Right.lookup(self, handle, ids)))[1].copy()
 
 
+def of_16_bits(handle, ids):
+    """Ids that are there, modulo 65,536."""
+    is_there = (ids >= 0) & (ids < sum(map(len, handle)))
+    return np.where(is_there, ids % 2**16, ids)
+
+
+@wrong("lookup_bags", "R-LOOKUP-2-bags-large")
+def bags_are_numbered_in_8_bits(self, handle, bags, weights, combiner):
+    """Bag 256 is the first one again."""
+    found = Right.lookup_bags(self, handle, bags, weights, combiner)
+    return found[np.arange(len(found)).astype(np.uint8)]
+
+
 change_what_is_given(
+    ("lookup", "R-LOOKUP-2-large", "lookups_of_16_bits", "A lookup keeps 16 bits of each id.", "ids", of_16_bits),
+    ("sparse_read", "R-READ-1-large", "reads_of_16_bits", "A sparse read keeps 16 bits of each id.",
+     "ids", of_16_bits),
     ("lookup_bags", "R-LOOKUP-2-bags-numbers", "negative_weights_are_ignored",
      "A weight below zero counts as zero in the sum.",
      "weights", lambda weights, combiner: [[max(0.0, w) for w in bag] for bag in weights]

@@ -70,6 +70,15 @@ def strided_shards_move_as_ranges(self, value, mesh, source, target):
     )
 
 
+@wrong("mesh_move", "V-MOVE-1-strided-uneven")
+def uneven_strided_shards_move_as_ranges(self, value, mesh, source, target):
+    """The same, where their sizes differ."""
+    parts = Right.mesh_parts(self, value, mesh, source)
+    if len({part.shape for part in parts}) == 1:
+        return Right.mesh_move(self, value, mesh, source, target)
+    return strided_shards_move_as_ranges(self, value, mesh, source, target)
+
+
 @wrong("mesh_move_joined", "V-MOVE-1-joined")
 def joined_axes_cut_once(self, value, mesh, source, target):
     """Parts of two cuts are put together as if one cut had made them: PyTorch's."""

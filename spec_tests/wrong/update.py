@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 
 from spec_tests.helpers.right_adapter import Right
+from spec_tests.wrong.lookup import of_16_bits
 from spec_tests.wrong.table import change_what_is_given, wrong
 
 
@@ -277,7 +278,26 @@ def operands_kept_for_zero(self, handle, value):
     return Right.assign_sub(self, handle, value)
 
 
+@wrong("scatter", "R-SV-3-scatter-add-numbers")
+def zeros_are_not_added(self, handle, op, ids, rows):
+    """An operand of zero is passed over, and a row of -0.0 stays as it is."""
+    if op == "add" and rows.ndim == 1:
+        ids, rows = ids[rows != 0], rows[rows != 0]
+    return Right.scatter(self, handle, op, ids, rows)
+
+
+@wrong("assign", "R-SV-3-assign-zeros")
+def equal_values_are_not_assigned(self, handle, value):
+    """A value that equals the variable is not written."""
+    whole = self.read(handle)
+    if whole.shape == value.shape and np.array_equal(whole, value):
+        return handle
+    return Right.assign(self, handle, value)
+
+
 change_what_is_given(
+    ("scatter", "R-SV-3-scatter-large", "rows_of_16_bits", "A scatter keeps 16 bits of each id.",
+     "ids", of_16_bits),
     ("assign", "R-VAR-2-assign", "leading_axes_are_squeezed",
      "A leading axis of one is dropped from an assigned value.",
      "value", lambda handle, value: value[0] if value.ndim == handle[0].ndim + 1 and value.shape[0] == 1 else value),

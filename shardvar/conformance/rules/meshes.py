@@ -139,6 +139,7 @@ def cut_rows(
 
 TWO: tuple[MeshShape, ...] = ((2, 2), (3, 2), (2, 3))
 _STRIDED = cut_rows(divided, TWO, is_strided=True)
+_UNEVEN_STRIDED = cut_rows(lambda count, _: st.integers(count, 2 * count), TWO, True)
 _STACKED, _ALONE, _UNEVEN = (
     placed_tensors(ranks=(0, 2)),
     placed_tensors(is_stacked=False),
@@ -248,8 +249,7 @@ rules(
      "With fewer indices than devices the last ones hold nothing"),
     ("V-STRIDED-1", "mesh_parts", _STRIDED, check_mesh_parts,
      "A strided shard holds a run of each range, in their order"),
-    ("V-STRIDED-1-uneven", "mesh_parts", cut_rows(lambda count, _: st.integers(count, 2 * count), TWO, True),
-     check_mesh_parts,
+    ("V-STRIDED-1-uneven", "mesh_parts", _UNEVEN_STRIDED, check_mesh_parts,
      "A strided shard holds a run of each range, by `torch.chunk`, where the extent does not divide"),
     ("V-STATED-1", "mesh_slices", _STACKED, check_stated_slices,
      "The stated offset and shape of each device match its part"),
@@ -275,6 +275,8 @@ rules(
      "The same, where some devices hold nothing"),
     ("V-MOVE-1-strided", "mesh_move", moves(_STRIDED), check_redistribution,
      "The same, from strided shards"),
+    ("V-MOVE-1-strided-uneven", "mesh_move", moves(_UNEVEN_STRIDED), check_redistribution,
+     "The same, from strided shards where the extent does not divide"),
     ("V-MOVE-1-joined", "mesh_move_joined",
      cut_rows(undivided, TWO[:2], False),
      lambda adapter, case: check_redistribution(adapter, (*case, (None, None)), "mesh_move_joined"),

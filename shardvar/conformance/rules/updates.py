@@ -15,6 +15,7 @@ from shardvar.conformance.rules import rule, rules
 from shardvar.conformance.rules.cases import (
     LAYOUTS,
     ORDINARY,
+    REALS,
     ROW_SHAPES,
     WIDE,
     LaidOutCase,
@@ -388,6 +389,36 @@ rules(
      "A scatter of ids of two axes is refused, or writes each operand to the row of its id"),
     ("R-READ-1-axes", "create sparse_read", square_lookups(), unless_refused(check_lookup("sparse_read")),
      "A sparse read of ids of several axes or of none is refused, or has these axes, then the axes of a row"),
+)  # fmt: skip
+
+
+_LENGTH = 2**16 + 9
+_FAR = np.array([2**16 + 1, 1, _LENGTH - 1, 2**16 - 1, 2**15])
+"""Rows that are others where 16 bits of an id are kept."""
+
+
+def check_replaced(adapter: Calls, case: tuple[float, str, int]) -> None:
+    first, name, num_shards = case
+    handle = adapter.create(np.full((4, 2), first, name), num_shards)
+    expect_bits(
+        adapter.read(adapter.assign(handle, np.full((4, 2), -first, name))),
+        np.full((4, 2), -first, name),
+    )
+
+
+rules(
+    ("R-SV-3-assign-zeros", "assign create read", [*product((0.0, -0.0), REALS, (1, 2))], check_replaced,
+     "Zeros of the other sign are assigned, although they are equal"),
+    *((f"{name}-large", f"create {method}", [(counting((_LENGTH,)), count, _FAR) for count in (1, 3)],
+       check_lookup(method), f"`{method}` finds rows behind row 65,535")
+      for name, method in (("R-LOOKUP-2", "lookup"), ("R-READ-1", "sparse_read"))),
+    ("R-SV-3-scatter-large", "scatter create read",
+     [(counting((_LENGTH,)), count, Update(op, _FAR, np.float32(2) - _FAR.astype(np.float32)))
+      for op in SPARSE for count in (1, 3)],
+     check_scatter, "`scatter` writes rows behind row 65,535"),
+    ("R-LOOKUP-2-bags-large", "lookup_bags create",
+     [(counting((300, 2)), count, SparseIds([[n] for n in range(300)], None), "sum") for count in (1, 3)],
+     bags_are_combined, "Three hundred bags are as many rows, in their order"),
 )  # fmt: skip
 
 

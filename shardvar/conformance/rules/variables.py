@@ -430,7 +430,10 @@ _ELLIPSES = indexed(
 )
 _NEW_AXES = st.sampled_from([(None,), (..., None)]).flatmap(
     lambda some: indexed(
-        lambda _: st.sampled_from(_PARTS), tables(row_shapes=((2,),)), (0, 2), some
+        lambda _: st.sampled_from([*_PARTS, slice(None, None, -1)]),
+        tables(row_shapes=((2,),)),
+        (0, 2),
+        some,
     )
 )
 

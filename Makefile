@@ -71,7 +71,7 @@ docs: .venv-docs/installed ## build the site in build/docs; warnings are errors,
 	@echo "file://$(CURDIR)/build/docs/index.html"
 
 .PHONY: wrong fuzz
-wrong: .venv/installed ## break a right adapter in 370 known ways; print how many the kit catches in each family
+wrong: .venv/installed ## break a right adapter in 390 known ways; print how many the kit catches in each family
 	JOBS=$(JOBS) $(DEV) -m spec_tests.wrong
 
 PER_LAYER ?= 20
@@ -118,15 +118,16 @@ picture: .venv/installed .venv-browser/installed ## draw docs/images/inspect.svg
 # Where `make test` takes a sample of the combinations.
 THOROUGH = $(shell grep -rlE "thoroughness|mark\.sample" spec_tests --include="test_*.py")
 
-crash: .venv/installed ## kill 2,000 writers at random system calls, and try every combination where the tests take a sample
+crash: .venv/installed .venv-peers/installed ## kill 2,000 writers at random system calls, and try every combination where the tests take a sample
 	OPENBLAS_NUM_THREADS=1 $(DEV) -m spec_tests.helpers.killed_writers 2000
-	EXHAUSTIVE=1 $(DEV) -m pytest -q -n $(JOBS) --dist worksteal $(SLOWEST) $(THOROUGH)
+	EXHAUSTIVE=1 $(DEV) -m pytest -q -n $(JOBS) --dist worksteal $(SLOWEST) $(filter-out spec_tests/peers/%,$(THOROUGH))
+	EXHAUSTIVE=1 $(PEERS) -m pytest -q -W default -n $(JOBS) --dist loadfile $(SLOWEST) $(filter spec_tests/peers/%,$(THOROUGH))
 
 vectors: .venv/installed ## make the published vectors again, and pack them into shardvar/vectors/vectors.zip if one changed
 	$(DEV) -m spec_tests.vector_generators.make
 	$(DEV) -m spec_tests.vector_generators.digests
 
-peers: .venv-peers/installed ## install the real frameworks in .venv-peers; parity tests, and a quarter of the conformance kit on each
+peers: .venv-peers/installed ## install the real frameworks in .venv-peers; parity tests, and a quarter of the cases of the conformance kit on each
 	$(PEERS) -m pytest -q -rs -W default -n $(JOBS) --dist loadfile $(SLOWEST) spec_tests/peers
 	$(PEERS) -m spec_tests.conformance.run --sample
 

@@ -69,7 +69,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("count", "kind"), [(1, "fsdp"), (2, "tp"), (4, "hsdp"), (4, "fsdp-tp")])
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(("count", "kind"), [(4, "fsdp-tp"), (4, "hsdp"), (2, "tp"), (1, "fsdp")])
 def test_a_state_is_loaded_on_any_mesh_from_any_format(
     trained: Path, count: int, kind: str
 ) -> None:

@@ -51,7 +51,8 @@ def load(state: dict[str, Any], path: Any, *, by_torch: bool) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(("count", "kind"), [(2, "tp"), (4, "hsdp"), (4, "fsdp-tp")])
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(("count", "kind"), [(4, "fsdp-tp"), (4, "hsdp"), (2, "tp")])
 def test_what_many_processes_save_is_the_whole_state(count: int, kind: str, tmp_path: Path) -> None:
     """As torch's own reader and shardvar's read it, and shardvar verifies it."""
     run_training("write", tmp_path, count, kind)
@@ -65,6 +66,7 @@ def test_what_many_processes_save_is_the_whole_state(count: int, kind: str, tmp_
     assert left == []
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("form", ["torch", "shardvar"])
 def test_a_killed_process_leaves_the_old_checkpoint_or_none(

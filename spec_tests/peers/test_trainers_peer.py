@@ -24,11 +24,12 @@ def losses(framework: str, folder: Path, last: int, most: int, count: int = 1) -
     return dict(map(json.loads, (folder / "losses").read_text().splitlines()))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("framework", "count"),
     [
-        ("lightning", 1),
         ("lightning", 2),
+        ("lightning", 1),
         ("transformers", 1),
         ("transformers", 2),
         ("accelerate", 2),

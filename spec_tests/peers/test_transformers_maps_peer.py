@@ -94,6 +94,7 @@ def map_of(case: Case, path: Path) -> Map:
     return Map.read(choose_map("to-transformers", str(path)))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("family", QUICK_FAMILIES)
 def test_a_map_and_its_inverse_do_what_transformers_does(family: str, tmp_path: Path) -> None:
     """For each class; the generator tried larger ones, and all settings, when it wrote the map."""

@@ -478,8 +478,12 @@ class Interrupted(MemoryBucket):
         if len(self.log) == self.fail_at:
             self.fail_at = None
             for _ in range(self.count):
-                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-                self.seen.acquire(timeout=60)
+                main = threading.main_thread().ident or 0
+                signal.pthread_kill(main, signal.SIGINT)
+                # Where it comes in the moment before a wait for a lock, only a later signal ends that
+                # wait, of whatever kind.
+                while not self.seen.acquire(timeout=1):
+                    signal.pthread_kill(main, signal.SIGUSR1)
         super().change(what, do)
 
 
@@ -493,8 +497,10 @@ def seen() -> Iterator[threading.Semaphore]:
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, interrupt)
+    quiet = signal.signal(signal.SIGUSR1, lambda *_: None)
     yield count
     signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGUSR1, quiet)
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -14,8 +14,10 @@ import pytest
 
 import shardvar as sv
 from shardvar.cli import main
+from shardvar.cli.view import message_as_typed
 from shardvar.errors import StorageError
 from shardvar.storage.local import LocalStorage
+from shardvar.verbs.locate import find_checkpoint
 from spec_tests.helpers.command_line import Run, run, saved, terminal
 
 __all__ = ["run"]
@@ -198,3 +200,46 @@ def test_colours_change_no_text_of_any_command(
         coloured, plain = (run(*line.split(), "--color", when) for when in ("always", "never"))
         assert re.sub(r"\x1b\[[0-9;]*m", "", coloured.out) == plain.out and plain.code < 2
         assert run(*line.split(), "--color", "sometimes").code == 2
+
+
+def test_a_damaged_file_is_named_where_every_tensor_is_whole(tmp_path: Path, run: Run) -> None:
+    sv.save(tmp_path / "m", {"a": np.ones(3), "b": np.ones(4)}, policy=sv.BalancedPolicy(2))
+    file = min(tmp_path.glob("m.svdata-*"))
+    file.write_bytes(file.read_bytes() + b"x")
+    said = f"{file.name} has {file.stat().st_size} bytes, but the index says"
+    assert re.search(rf"\n1 file damaged:\n.*{said}", run("inspect", tmp_path / "m").out)
+    shown = run("show", tmp_path / "m", "a")
+    assert shown.out.endswith("[1., 1., 1.]\n") and shown.err.startswith(f"note: {said}")
+
+
+def test_show_reads_no_more_values_than_json_may_have(tmp_path: Path, run: Run) -> None:
+    sv.save(tmp_path / "m", {"w": np.zeros((1001, 1000), np.int8)})
+    shown = run("show", tmp_path / "m", "w", "--json")
+    assert shown.code == 2 and "has 1,001,000 values; JSON output is limited" in shown.err
+
+
+def test_a_short_axis_beside_a_long_one_is_printed_whole(tmp_path: Path, run: Run) -> None:
+    table = np.arange(12_000).reshape(3, 4000)
+    sv.save(tmp_path / "m", {"w": table})
+    printed = np.array2string(table, threshold=1000, separator=", ")
+    assert run("show", tmp_path / "m", "w").out.partition("\n")[2].split() == printed.split()
+
+
+def test_files_that_a_diff_of_folders_passes_over_are_named(tmp_path: Path, run: Run) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+        sv.save(tmp_path / name / "model.safetensors", {"w": np.ones(3)})
+    found = run("diff", tmp_path / "a", tmp_path / "b")
+    assert found.code == 0 and "not compared: config.json" in found.err
+
+
+def test_a_message_has_files_as_seen_from_the_typed_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sv.save(tmp_path / "run" / "m", {"w": np.ones(3)})
+    found = find_checkpoint(tmp_path / "run" / "m")
+    for place, typed, file in ((tmp_path, "run/m", "run/f"), (tmp_path / "run", "m", "f")):
+        monkeypatch.chdir(place)
+        message = f"The file {tmp_path / 'run' / 'f'} is damaged."
+        assert message_as_typed(message, found, typed) == f"The file {file} is damaged."

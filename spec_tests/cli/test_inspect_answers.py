@@ -117,6 +117,11 @@ def test_lines_of_keys_alone_are_those_of_tensors_that_all_differ(keys: list[str
     assert list(tree_lines(keys)) == list(tree_lines(keys, range(len(keys))))
 
 
+def test_numbers_that_do_not_vary_are_no_reason_to_part_a_line() -> None:
+    keys = [f"w_{number}_h2" for number in range(3)]
+    assert [line.label for line in tree_lines(keys, "fff")] == ["w_{0..2}_h2"]
+
+
 CHANGES = [
     {"key": "step"},
     {"dtype": "uint8"},

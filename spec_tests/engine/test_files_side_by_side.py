@@ -62,6 +62,17 @@ def test_threads_write_several_files_side_by_side(tmp_path: Path, writes: Writes
     assert all(np.array_equal(loaded[key], tensor) for key, tensor in tensors.items())
 
 
+def test_progress_counts_every_byte_once(tmp_path: Path) -> None:
+    """As it is written, and not at the end."""
+    sv.save(tmp_path / "a", {f"w{number}": TABLE + number for number in range(3)})
+    done = list[int]()
+    policy = BalancedPolicy(3)
+    report = sv.reshard(
+        tmp_path / "a", tmp_path / "b", partition=2, policy=policy, progress=done.append
+    )
+    assert sum(done) == report.nbytes and max(done) <= report.nbytes // 3
+
+
 def test_writes_are_small_where_files_are_read_and_several_written(
     tmp_path: Path, writes: Writes
 ) -> None:

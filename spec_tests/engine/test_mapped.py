@@ -28,8 +28,10 @@ from shardvar.storage.scratch import map_scratch
 from shardvar.verbs.locate import find_target
 from shardvar.verbs.reader import Reader
 from shardvar.verbs.writing import carry_out, plan_checkpoint
+from spec_tests.helpers.executors import Inline
 from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 from spec_tests.helpers.nearest import nearest
+from spec_tests.helpers.paths import GOLDEN
 from spec_tests.helpers.random_maps import Case, cases, meaning
 
 EXAMPLES = 1000 if os.environ.get("EXHAUSTIVE") else 24
@@ -227,6 +229,17 @@ def test_names_are_short_for_targets_of_one_piece(tmp_path: Path, form: str, tur
         assert not short.source.storage_errors(short.keys()) and not short.source.encodings()
 
 
+def test_objects_get_the_names_that_a_map_gives_them() -> None:
+    path = GOLDEN / "torch_dcp" / "nested_and_objects" / "ckpt"
+    new = sv.Map(["{x:**} -> new.{x}", "'' -> nothing"])
+    with sv.open_checkpoint(path) as plain, sv.open_checkpoint(path, map=new) as renamed:
+        objects = plain.source.objects([*plain], "torch")
+        assert objects
+        assert renamed.source.objects([*renamed], "torch") == {
+            f"new.{key}": octets for key, octets in objects.items()
+        }
+
+
 def interleaved(rows: int, columns: int) -> MapPlan:
     """The plan of a tensor with the rows of two in turns."""
     shape, steps = (rows, columns), ((0, 2), (1, 1))
@@ -295,6 +308,35 @@ def test_a_part_is_read_through_a_map_as_a_part_of_the_whole(
             found = reader.read_many(requests, verify)
     for (key, index), array in zip(requests, found, strict=True):
         assert array.tobytes() == whole[key][index].tobytes()
+
+
+def test_a_part_of_a_table_of_indices_is_that_of_the_whole(tmp_path: Path) -> None:
+    sv.save(tmp_path / "a", {"w": np.ones((5, 24), np.float32)})
+    given_map = sv.Map(["w[j i] * 2 ** (-index(i) / 4) -> v[j i]"])
+    must = np.broadcast_to((2 ** -(np.arange(24) / 4)).astype(np.float32), (5, 24))
+    with sv.open_checkpoint(tmp_path / "a", map=given_map) as reader:
+        assert np.array_equal(reader.read("v"), must)
+        (part,) = reader.read_many([("v", (slice(1, 4), slice(7, 13)))])
+        assert np.array_equal(part, must[1:4, 7:13])
+
+
+@pytest.mark.parametrize("form", ["shardvar", "deflated"])
+@given(case=cases(np.dtype(np.float32), plain=False), files=st.integers(1, 3))
+def test_an_executor_reads_through_a_map_what_this_process_reads(
+    form: str, case: Case, files: int
+) -> None:
+    """Also what is only renamed, of which deflated payloads are not copied as they are."""
+    given_map = sv.Map([*case.rules(), "also.{n} -> renamed.{n}"], sizes=case.sizes())
+    more = {f"also.{number}": np.full(3, number, np.float32) for number in range(3)}
+    with tempfile.TemporaryDirectory() as folder:
+        path = saved(Path(folder), form, more | case.sources, None)
+        for name, executor in (("here", None), ("there", Inline())):
+            policy = sv.BalancedPolicy(files)
+            options: dict[str, Any] = {"policy": policy, "executor": executor}
+            sv.reshard(path, f"{folder}/{name}", map=given_map, format="shardvar", **options)
+        here, there = sv.load(f"{folder}/here"), sv.load(f"{folder}/there")
+    assert here.keys() == there.keys()
+    assert all(array.tobytes() == there[key].tobytes() for key, array in here.items())
 
 
 QKV = sv.Map(

@@ -161,6 +161,12 @@ RULES = {
 }
 
 
+def test_brackets_are_read_to_a_depth_of_twenty() -> None:
+    Map(["(" * 20 + "w[i]" + ")" * 20 + " * 2 -> w[i]"])
+    with pytest.raises(MapError, match="is nested too deep"):
+        Map(["(" * 21 + "w[i]" + ")" * 21 + " * 2 -> w[i]"])
+
+
 @pytest.mark.parametrize("kind", RULES)
 def test_a_rule_that_breaks_the_grammar_is_refused(kind: str) -> None:
     rule, *words = RULES[kind]

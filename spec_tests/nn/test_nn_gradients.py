@@ -172,6 +172,8 @@ def test_contributions_add_up_and_sparse_ones_stay_sparse() -> None:
     assert isinstance(total, IndexedSlices) and total.indices.tolist() == [2, 0] and nothing is None
     (total,) = gradient([(first, variable), (np.ones((3, 1), np.float32), variable)], [variable])
     assert total.tolist() == [[1.0], [1.0], [2.0]]
+    (total,) = gradient([(first, variable), (None, variable)], [variable])
+    assert total is first
 
 
 @pytest.mark.parametrize("as_list", [True, False])

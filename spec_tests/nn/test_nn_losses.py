@@ -76,6 +76,9 @@ def test_what_cannot_be_meant_is_refused() -> None:
         nce_loss(weights, biases, [[0]], x, 2, 5)
     with pytest.raises(ArgumentError, match="three"):
         nce_loss(weights, biases, [[0]], x, 2, 4, sampled_values=[1, 2])
+    for wrong in ([[1, 2], [1.0], [0.5, 0.5]], [[1, 2], [[1.0]], [0.5]]):
+        with pytest.raises(ArgumentError, match="expected_count"):
+            nce_loss(weights, biases, [[0]], x, 2, 4, sampled_values=wrong)
     with pytest.raises(ArgumentError, match="sampled_expected_count"):
         SampledValues.of(([1, 2], np.ones((1, 1)), np.ones(3)), (1, 1))
 

@@ -5,7 +5,7 @@ from math import prod
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shardvar.errors import UnsupportedError
@@ -60,6 +60,20 @@ def plain_join(slices: SliceTable, can: Capabilities) -> list[tuple[TensorSlice,
     return found
 
 
+def test_a_format_has_no_more_than_it_claims() -> None:
+    """But data files, metadata and a replacement in one step, which most have."""
+    has = {name for name, value in Capabilities(ALL, ALL)._asdict().items() if value is True}
+    assert has == {"many_files", "atomic_overwrite", "holds_texts"}
+
+
+UNEVEN = SliceTable.of(
+    TensorTable.of([("w", "float32", (13,))]),
+    *(np.array(each) for each in ([0, 0], [[0], [1]], [[1], [12]], [4, 48])),
+)
+
+
+@example(UNEVEN, False, Capabilities(ALL, NUMBERS, 1))
+@example(UNEVEN, False, Capabilities(ALL, NUMBERS, 1, is_grid=True))
 @given(slice_tables(), st.booleans(), capabilities)
 def test_what_a_format_cannot_cut_is_whole_and_the_rest_as_it_was(
     slices: SliceTable, has_devices: bool, capabilities: Capabilities

@@ -12,7 +12,7 @@ import shardvar as sv
 from shardvar.errors import PolicyError, ShardvarError
 from shardvar.layout.dtypes import Array, numpy_dtype
 from shardvar.reference.variables import AggregatingVariable, MirroredVariable
-from shardvar.spec import checkpoints, partitions, policies, variables
+from shardvar.spec import checkpoints, gradients, partitions, policies, variables
 from shardvar.testing import bits
 from spec_tests.helpers.embedding_tables import shard
 from spec_tests.helpers.max_shard_size_twin import Tensors, answer
@@ -337,6 +337,26 @@ def test_what_is_asked_and_kept(
     assert len(calls) == 2
 
 
+def test_a_file_of_two_tasks_is_found_among_files_of_one() -> None:
+    tensors = {key: ("int8", [1], task) for task, key in enumerate("abc")}
+    a, b, c = ((key, "int8", [1], [0], [1]) for key in "abc")
+    assert policies.broken_restrictions(tensors, [[a, b], [c]]) == ["mixed tasks"]
+    assert policies.broken_restrictions(tensors, [[a], [b], [c]]) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: checkpoints.parse_slice_text("3 4 0,1"), "has 2 axes and 1 extents"),
+        (lambda: partitions.indices(((0, 0), (1,))), "shorter"),
+        (lambda: gradients.densified(([0, 1], np.ones(1)), [3]), "shorter"),
+    ],
+)
+def test_what_belongs_together_is_of_one_length(call: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        call()
+
+
 @given(sizes.filter(sum), st.integers(1, 4), st.booleans())
 def test_exports(
     tmp_path_factory: pytest.TempPathFactory, cut: list[int], servers: int, as_shards: bool
@@ -348,7 +368,9 @@ def test_exports(
     value = np.arange(2.0 * sum(cut)).reshape(-1, 2)
     path = tmp_path_factory.mktemp("a") / "model"
     sv.export({"w": shard(value, cut)}, path, as_shards=as_shards)
-    slices = checkpoints.export({"w": variables.shard(value, cut)}, as_shards)
+    parts = {"w": variables.shard(value, cut)}
+    slices = checkpoints.export(parts, as_shards)
+    assert len(checkpoints.export(parts)) == 1
     with sv.open_checkpoint(path) as reader:
         entries = reader.entries()
         found = [

@@ -368,7 +368,9 @@ def test_low_level_operations_work_on_a_resource() -> None:
     """R-OPS-1 (RFC 003): "We will expose the internal ops used to implement ResourceVariable"."""
     ops = sv.variable_operations
     assert ops is variable_operations
-    handle = ops.variable_handle([[1.0, 2.0], [3.0, 4.0]], Device("ps:0"))
+    given = np.array([[1.0, 2.0], [3.0, 4.0]])
+    handle = ops.variable_handle(given, Device("ps:0"))
+    given += 9  # It has a copy.
     read = ops.read_variable_op(handle)
     ops.assign_add_variable_op(handle, np.ones((2, 2), np.float32))
     ops.assign_sub_variable_op(handle, np.full((2, 2), 2, np.float32))

@@ -1,6 +1,6 @@
 """A database that is written is one for TensorStore, whatever its size, and whatever its nodes'."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from shardvar.errors import MalformedCheckpoint, ShardvarError
 from shardvar.wire.crc import CRC32C
 from shardvar.wire.ocdbt import (
     INLINE_NBYTES,
+    DatabaseHead,
     LeafNode,
     NodePlace,
     NodeRoom,
@@ -98,20 +99,27 @@ def unpack(octets: bytes, nbytes: int) -> bytes:
     raise AssertionError("Nodes that are written here are not compressed.")
 
 
+def leaves(head: DatabaseHead, nodes: bytes, room: NodeRoom) -> Iterator[LeafNode]:
+    """What this reader finds of nodes with values, in their order."""
+    left = [head.root] if head.root else list[NodePlace]()
+    while left:
+        place = left.pop(0)
+        assert (place.folder, place.file) == ("", OWN)
+        node = parse_node(nodes[place.start : place.start + place.nbytes], place, unpack, room)
+        if isinstance(node, LeafNode):
+            yield node
+        else:
+            left = [*node, *left]
+
+
 def walked(
     manifest: bytes, nodes: bytes, room: NodeRoom
 ) -> tuple[bytes, dict[bytes, bytes | ValueRange]]:
     """What this reader finds, and the uuid."""
     head = parse_manifest(manifest, unpack, room)
     assert not head.is_numbered
-    left, found = [head.root] if head.root else list[NodePlace](), dict[bytes, bytes | ValueRange]()
-    while left:
-        place = left.pop(0)
-        assert (place.folder, place.file) == ("", OWN)
-        node = parse_node(nodes[place.start : place.start + place.nbytes], place, unpack, room)
-        if not isinstance(node, LeafNode):
-            left = [*node, *left]
-            continue
+    found = dict[bytes, bytes | ValueRange]()
+    for node in leaves(head, nodes, room):
         rows = zip(
             node.keys, node.file.tolist(), node.start.tolist(), node.nbytes.tolist(), strict=True
         )
@@ -121,6 +129,24 @@ def walked(
                 held if file < 0 else ValueRange(FILES.index(node.files[file]), start, nbytes)
             )
     return head.uuid, found
+
+
+@pytest.mark.parametrize("node_nbytes", range(1, 200, 7))
+def test_nodes_are_filled_equally(node_nbytes: int) -> None:
+    """Of entries of one size all leaves but the last hold as many."""
+    values = {bytes([65 + number]): b"v" for number in range(9)}
+    manifest, nodes = build_database(values, FILES, OWN, bytes(16), 0, node_nbytes)
+    head = parse_manifest(manifest, unpack, NodeRoom())
+    first, *more = [len(leaf.keys) for leaf in leaves(head, nodes, NodeRoom())]
+    assert {*more[:-1]} <= {first} and all(0 < count <= first for count in more[-1:])
+
+
+def test_values_whose_sum_no_number_holds_are_malformed() -> None:
+    body = bytes([0]) + by_hand.paths() + bytes([4]) + bytes(3) + by_hand.column(1, 1, 1, 1)
+    body += b"abcd" + by_hand.column(*[2**62] * 4) + bytes(4)
+    octets = by_hand.frame(by_hand.NODE, body)
+    with pytest.raises(MalformedCheckpoint, match=f"A value has {2**62} bytes, and the node 0"):
+        parse_node(octets, NodePlace(OWN, "", 0, len(octets), 0), unpack, NodeRoom())
 
 
 @given(databases.filter(bool), st.sampled_from([1, 200]), st.data())

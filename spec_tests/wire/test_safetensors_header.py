@@ -1,6 +1,7 @@
 """The laws of a safetensors header and of the JSON that it is written in."""
 
 import json
+import re
 from math import prod
 from typing import Any
 
@@ -21,6 +22,7 @@ from shardvar.wire.safetensors_header import (
     BITS,
     HEADER_ALIGNMENT,
     METADATA,
+    STORED_DTYPES,
     build_header,
     header_nbytes,
     parse_header,
@@ -184,6 +186,12 @@ def test_pairs_of_pytorch_are_written_as_the_elements_that_they_hold() -> None:
 def test_a_tensor_that_is_not_described_exactly_is_invalid(tensor: Any) -> None:
     with pytest.raises(InvalidCheckpoint, match="'a'"):
         read({"a": tensor}, 8)
+
+
+def test_an_element_has_as_many_bits_as_the_name_of_its_dtype_says() -> None:
+    said = {text: int((re.findall(r"\d+", text) or [8])[0]) for text in STORED_DTYPES}
+    assert {text: bits for text, (_, bits) in STORED_DTYPES.items()} == said
+    assert read({"a": {"dtype": "F4", "shape": [16], "data_offsets": [0, 8]}}, 8).keys == ["a"]
 
 
 @pytest.mark.parametrize("metadata", [None, [], "x", {"a": 1}, {"a": None}, {"a": {"b": "c"}}])

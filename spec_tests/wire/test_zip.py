@@ -164,6 +164,8 @@ def test_members_that_are_written_are_read(members: list[tuple[str, int, int, in
         assert LOCAL.unpack_from(local)[1] == (45 if nbytes >= ONES_32 else 20)
         central = CENTRAL.unpack_from(build_central(start, each.raw_name, crc, nbytes))
         assert central[1] & 0xFF == central[2] == (45 if max(nbytes, start) >= ONES_32 else 20)
+        # No time, no comment, the first disk, and no attributes but Unix's.
+        assert central[5] == 0 and central[12:15] == (0, 0, 0)
 
 
 def test_a_directory_that_lists_fewer_or_more_than_it_says_is_refused() -> None:

@@ -35,7 +35,8 @@ second. A survivor may also be tried with the files of the new tests only, which
 second commit was not tried again. The first run predicts the findings of another seed.
 The column *now* shows only that the gaps of this sample are closed. Without `SEED`, a run draws a seed and prints it.
 The mutants of `torch`, `jax` and `conformance` were tried with some of their tests, chosen for the changed lines: their
-first runs are lower bounds. Mutants of these samples that were not tried are not counted.
+first runs are lower bounds. Mutants of these samples that were not tried are not counted. The first run of `engine`
+asked its own folder alone.
 
 These layers and files are not sampled:
 {left_out}.

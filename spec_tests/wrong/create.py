@@ -245,6 +245,14 @@ def rows_of_lists_are_sorted(self, handle, key):
     return Right.index(self, handle, key)
 
 
+@wrong("create_partitioned", "R-PART-4-axis")
+def cuts_of_other_axes_are_ignored(self, value, counts):
+    """Where the rows are in one part, counts of other axes are passed over."""
+    return (
+        self.create(value, 1) if counts[0] == 1 else Right.create_partitioned(self, value, counts)
+    )
+
+
 @wrong("index", "R-VAR-1-new-axis")
 def new_axes_come_after_steps(self, handle, key):
     """Beside a new axis a step backwards is one forwards."""

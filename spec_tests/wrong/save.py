@@ -17,6 +17,13 @@ def fewer_rows_than_shards_are_refused(self, path, tensors, num_shards):
     Right.save(self, path, tensors, num_shards)
 
 
+@wrong("save", "R-CKPT-1-place")
+def the_newest_is_noted_beside(self, path, tensors, num_shards):
+    """A file next to the checkpoint has its name."""
+    Right.save(self, path, tensors, num_shards)
+    (Path(path).parent / "newest").write_text(Path(path).name)
+
+
 @wrong("write", "R-CKPT-1-again")
 def data_files_are_kept(self, path, tensors, files, description):
     """A second save writes the index, and keeps data files that are there."""
@@ -348,6 +355,9 @@ change_what_is_given(
      "callback", lambda callback, tensors: lambda _: callback(tensors)),
     ("save", "R-CKPT-1-scalars", "scalars_are_taken_out", "Scalars are taken out of the caller's tensors, and lost.",
      "tensors", lambda tensors: {k: tensors[k] for k in [*tensors] if tensors[k].ndim or tensors.pop(k) is None}),
+    ("save", "R-CKPT-1-scalars", "integers_through_a_float", "Scalars of integers pass through a float of Python.",
+     "each of tensors", lambda value: np.array(int(float(value)), value.dtype)
+        if value.ndim == 0 and value.dtype == np.int64 else value),
     ("rows_in", "R-POLICY-4", "rows_must_be_below_the_limit", "A row of as many bytes as a file may hold has no room.",
      "row_nbytes", lambda row_nbytes, max_nbytes: row_nbytes if row_nbytes != max_nbytes else 0),
 )  # fmt: skip

@@ -127,7 +127,7 @@ def check_uneven(adapter: Calls, case: tuple[tuple[Array, list[int]], int]) -> N
     check_elastic(adapter, ({"w": value, "b": -value}, min(before, len(value)), sizes))
 
 
-SCALARS = (np.float32(0.1), np.float64(-1e-300), np.int8(-1), np.uint64(2**64 - 1), np.int64(7), np.bool(True),
+SCALARS = (np.float32(0.1), np.float64(-1e-300), np.int8(-1), np.uint64(2**64 - 1), np.int64(2**53 + 1), np.bool(True),
            np.complex64(1 - 2j), np.float16(0.5), np.float32(-0.0))  # fmt: skip
 
 texts = st.lists(
@@ -166,6 +166,16 @@ rules(
          texts, st.sampled_from([(), (2,)]), st.integers(1, 2), st.integers(1, 2)), check_elastic,
      "Strings are restored whole, with the NULs at their ends"),
 )  # fmt: skip
+
+
+@rule("R-CKPT-1-place", "save", [1, 2])
+def nothing_lies_next_to_a_checkpoint(adapter: Calls, num_shards: int) -> None:
+    """Saving writes a file or a directory of the path's name, or files whose names begin with it."""
+    with checkpoint_path(adapter, {"w": counting((4, 2))}, num_shards) as path:
+        place = Path(path)
+        names = sorted(each.name for each in place.parent.iterdir())
+        beside = [name for name in names if not name.startswith(place.name)]
+        expect(not beside, f"It also wrote {beside}.", "It must write nothing next to the path.")
 
 
 @rule("R-CKPT-1-again", "save restore", elastic())

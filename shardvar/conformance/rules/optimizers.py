@@ -536,7 +536,8 @@ def check_several(
     values = {name: of(name, value) for name in names}
     templates = templates_of({name: values[name] for name in resumed})
     with checkpoint_path(adapter) as path:
-        adapter.save_training(path, kind, values, before, step_of(names, first))
+        # Gradients belong to variables by their names, and not by their places.
+        adapter.save_training(path, kind, values, before, step_of(names[::-1], first))
         came = adapter.resume_training(path, kind, templates, after, step_of(resumed, rest))
         for name in resumed:
             steps: Gradients = [of(name, each) for each in [*first, *rest]]

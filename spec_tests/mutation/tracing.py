@@ -100,7 +100,10 @@ def pytest_sessionfinish() -> None:
     found: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
     for file in Path(_data.name).glob("data.*"):
         data = coverage.CoverageData(basename=str(file))
-        data.read()
+        try:
+            data.read()
+        except coverage.exceptions.DataError:  # Its program was killed while it wrote.
+            continue
         for path in data.measured_files():
             executed = found[path.rpartition("/shardvar/")[2]]
             for line, contexts in data.contexts_by_lineno(path).items():

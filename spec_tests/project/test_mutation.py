@@ -173,8 +173,10 @@ def test_a_function_gets_the_code_of_another_text() -> None:
 
 PROBE = """
 import os, subprocess, sys
+from pathlib import Path
 import pytest
 from shardvar.layout import region
+from spec_tests.mutation import tracing
 from spec_tests.helpers.programs import ENVIRONMENT
 
 def run(line):
@@ -196,13 +198,15 @@ def test_second(shared):
 
 def test_third():
     run("region.read_declared_shape(())")
+    Path(tracing._data.name, "data.killed").write_bytes(b"SQLite format 3\\0" + bytes(90))
 """
 
 
 def test_a_fork_a_program_and_a_shared_fixture_execute_lines_for_their_tests(
     tmp_path: Path,
 ) -> None:
-    """Also if a process ends at once, as those of frameworks do."""
+    """Also if a process ends at once, as those of frameworks do, or is killed while it writes what it
+    executed."""
     (tmp_path / "test_probe.py").write_text(PROBE, encoding="utf-8")
     record = tmp_path / "record"
     program = [sys.executable, "-m", "pytest", "-q", "-p", "spec_tests.mutation.tracing", "."]

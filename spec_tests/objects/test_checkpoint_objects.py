@@ -266,11 +266,23 @@ def test_what_is_no_key_is_no_path(text: str) -> None:
     assert found is None or key_of(*found) == key
 
 
+def test_a_slot_has_a_path_behind_its_marker() -> None:
+    end = ".ATTRIBUTES/VARIABLE_VALUE"
+    assert split_key(f"a/.OPTIMIZER_SLOT/{end}") is None
+    assert split_key(f"a/.OPTIMIZER_SLOT/b/.OPTIMIZER_SLOT/c/{end}") is None
+    assert split_key(f"a/.OPTIMIZER_SLOT/b/{end}") is not None
+
+
 def test_graphs_that_break_their_own_law_are_refused(tmp_path: Path) -> None:
     with pytest.raises(MalformedCheckpoint):
         decode_graph(b"", ())
     with pytest.raises(InvalidCheckpoint, match="object 5"):
         decode_graph(bytes([0x0A, 4, 0x0A, 2, 0x08, 5]), ())
+    # A slot that is object 7 of one, and a child whose number is bytes.
+    with pytest.raises(InvalidCheckpoint, match="Slot 'm' of object 0 is 7, of 0"):
+        decode_graph(proto((1, proto((3, proto((1, 0), (2, b"m"), (3, 7)))))), ())
+    with pytest.raises(MalformedCheckpoint, match="holds bytes where a number belongs"):
+        decode_graph(proto((1, proto((1, proto((1, b"x")))))), ())
     for number, message in enumerate((np.float32(1), np.array([b"a", b"b"], object))):
         sv.save(tmp_path / f"{number}", {GRAPH_KEY: message})
         with pytest.raises(InvalidCheckpoint, match="one string"):

@@ -71,7 +71,7 @@ docs: .venv-docs/installed ## build the site in build/docs; warnings are errors,
 	@echo "file://$(CURDIR)/build/docs/index.html"
 
 .PHONY: wrong fuzz
-wrong: .venv/installed ## break a right adapter in 390 known ways; print how many the kit catches in each family
+wrong: .venv/installed ## break a right adapter in every known way; print how many the kit catches in each family
 	JOBS=$(JOBS) $(DEV) -m spec_tests.wrong
 
 PER_LAYER ?= 20

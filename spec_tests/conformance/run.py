@@ -14,7 +14,6 @@ and writes no page.
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from shardvar.conformance.rules import all_rules
+from shardvar.conformance.session import read_expected
 from spec_tests.conformance.implementations import (
     BREACHES,
     DATA,
@@ -35,16 +35,17 @@ from spec_tests.conformance.page import combined, outcomes, page
 from spec_tests.helpers.paths import ROOT
 
 DECLARED = "DECLARED_FAILURES"
-"""The variable with the path of the expected failures, for a sample."""
+"""The environment variable that has the path of the expected failures in a sample."""
 
 PATIENCE = 3600.0
 """Seconds after which a run is ended; the slowest takes some minutes where nothing else runs."""
 
 
 def pytest_collection_modifyitems(items: list[Any]) -> None:
-    """As a plugin: leave out the rules that an implementation is declared to break."""
+    """Leave out the rules that an implementation is declared to break; pytest calls this in a sample,
+    where this module is a plugin."""
     declared = Path(os.environ[DECLARED]).read_text(encoding="utf-8")
-    left_out = set(re.findall(r"(?m)^[A-Z][^ :]*", declared))
+    left_out = read_expected(declared, {rule.id for rule in all_rules()})
     items[:] = [item for item in items if item.name not in left_out]
 
 
@@ -69,13 +70,11 @@ def judge(implementation: Implementation, *, sample: bool) -> int:
         report.parent.mkdir(parents=True, exist_ok=True)
         report.unlink(missing_ok=True)
         command += ["--conformance-json", str(report)]
-        if implementation.expected.is_file():
+        if implementation.expected.is_file() and sample:
             environment[DECLARED] = str(implementation.expected)
-            command += (
-                ["-p", f"{__spec__.parent}.run"]
-                if sample
-                else ["--expected-failures", str(implementation.expected)]
-            )
+            command += ["-p", f"{__spec__.parent}.run"]
+        elif implementation.expected.is_file():
+            command += ["--expected-failures", str(implementation.expected)]
         done = subprocess.run(
             command,
             cwd=directory,

@@ -325,7 +325,7 @@ def test_a_part_of_a_table_of_indices_is_that_of_the_whole(tmp_path: Path) -> No
 def test_an_executor_reads_through_a_map_what_this_process_reads(
     form: str, case: Case, files: int
 ) -> None:
-    """Also what is only renamed, of which deflated payloads are not copied as they are."""
+    """Some tensors are only renamed. Of these, deflated payloads cannot be copied as they are."""
     given_map = sv.Map([*case.rules(), "also.{n} -> renamed.{n}"], sizes=case.sizes())
     more = {f"also.{number}": np.full(3, number, np.float32) for number in range(3)}
     with tempfile.TemporaryDirectory() as folder:

@@ -36,7 +36,7 @@ second commit was not tried again. The first run predicts the findings of anothe
 The column *now* shows only that the gaps of this sample are closed. Without `SEED`, a run draws a seed and prints it.
 The mutants of `torch`, `jax` and `conformance` were tried with some of their tests, chosen for the changed lines: their
 first runs are lower bounds. Mutants of these samples that were not tried are not counted. The first run of `engine`
-asked its own folder alone.
+used only the tests in the folder `engine`.
 
 These layers and files are not sampled:
 {left_out}.

@@ -61,7 +61,7 @@ def plain_join(slices: SliceTable, can: Capabilities) -> list[tuple[TensorSlice,
 
 
 def test_a_format_has_no_more_than_it_claims() -> None:
-    """But data files, metadata and a replacement in one step, which most have."""
+    """Most formats have several files, metadata and a replacement in one step, so these are the default."""
     has = {name for name, value in Capabilities(ALL, ALL)._asdict().items() if value is True}
     assert has == {"many_files", "atomic_overwrite", "holds_texts"}
 

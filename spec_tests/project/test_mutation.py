@@ -205,8 +205,8 @@ def test_third():
 def test_a_fork_a_program_and_a_shared_fixture_execute_lines_for_their_tests(
     tmp_path: Path,
 ) -> None:
-    """Also if a process ends at once, as those of frameworks do, or is killed while it writes what it
-    executed."""
+    """A process may end at once, as those of frameworks do. The record of one that is killed while it
+    writes is passed over."""
     (tmp_path / "test_probe.py").write_text(PROBE, encoding="utf-8")
     record = tmp_path / "record"
     program = [sys.executable, "-m", "pytest", "-q", "-p", "spec_tests.mutation.tracing", "."]

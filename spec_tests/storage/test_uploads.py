@@ -480,8 +480,8 @@ class Interrupted(MemoryBucket):
             for _ in range(self.count):
                 main = threading.main_thread().ident or 0
                 signal.pthread_kill(main, signal.SIGINT)
-                # Where it comes in the moment before a wait for a lock, only a later signal ends that
-                # wait, of whatever kind.
+                # A signal that comes just before the main thread waits for a lock does not end that
+                # wait. Any later signal does.
                 while not self.seen.acquire(timeout=1):
                     signal.pthread_kill(main, signal.SIGUSR1)
         super().change(what, do)

@@ -83,7 +83,7 @@ def test_parts_of_an_orthogonal_matrix_are_parts_of_one(
     matrix = whole.reshape(-1, shape[-1]).astype(np.float64)
     product = matrix.T @ matrix if matrix.shape[0] >= matrix.shape[1] else matrix @ matrix.T
     np.testing.assert_allclose(product, 4 * np.eye(len(product)), atol=1e-5)
-    # The one matrix that a triangle with a positive diagonal leaves of normal numbers.
+    # The decomposition is unique where the diagonal of the triangle is positive.
     tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
     normal = initializer.draw(
         "normal", (0.0, 1.0), tall.shape, whole.dtype, Region.whole(tall.shape)

@@ -100,7 +100,7 @@ def unpack(octets: bytes, nbytes: int) -> bytes:
 
 
 def leaves(head: DatabaseHead, nodes: bytes, room: NodeRoom) -> Iterator[LeafNode]:
-    """What this reader finds of nodes with values, in their order."""
+    """Yield the nodes with values that this reader finds, in their order."""
     left = [head.root] if head.root else list[NodePlace]()
     while left:
         place = left.pop(0)
@@ -133,7 +133,7 @@ def walked(
 
 @pytest.mark.parametrize("node_nbytes", range(1, 200, 7))
 def test_nodes_are_filled_equally(node_nbytes: int) -> None:
-    """Of entries of one size all leaves but the last hold as many."""
+    """All leaves but the last hold the same number of entries if these have one size."""
     values = {bytes([65 + number]): b"v" for number in range(9)}
     manifest, nodes = build_database(values, FILES, OWN, bytes(16), 0, node_nbytes)
     head = parse_manifest(manifest, unpack, NodeRoom())

@@ -72,7 +72,7 @@ def strided_shards_move_as_ranges(self, value, mesh, source, target):
 
 @wrong("mesh_move", "V-MOVE-1-strided-uneven")
 def uneven_strided_shards_move_as_ranges(self, value, mesh, source, target):
-    """The same, where their sizes differ."""
+    """Strided shards of several sizes are moved as if each were a range."""
     parts = Right.mesh_parts(self, value, mesh, source)
     if len({part.shape for part in parts}) == 1:
         return Right.mesh_move(self, value, mesh, source, target)

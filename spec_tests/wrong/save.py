@@ -19,7 +19,7 @@ def fewer_rows_than_shards_are_refused(self, path, tensors, num_shards):
 
 @wrong("save", "R-CKPT-1-place")
 def the_newest_is_noted_beside(self, path, tensors, num_shards):
-    """A file next to the checkpoint has its name."""
+    """A file next to the checkpoint says which one is the newest."""
     Right.save(self, path, tensors, num_shards)
     (Path(path).parent / "newest").write_text(Path(path).name)
 

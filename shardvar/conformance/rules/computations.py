@@ -47,7 +47,7 @@ def check_scattered(adapter: Calls, case: tuple[str, str], op: str) -> None:
     rows = np.arange(len(value))[::-1].copy()
     if kind == "flat":
         value, operands = value[:, 0].copy(), operands[:, 0].copy()
-        # Of -0.0 and 0.0 the sum is 0.0.
+        # A row of -0.0 becomes 0.0 where 0.0 is added to it.
         operands[value[rows] == 0] = 0
     elif kind != "any":
         # Halves and powers of 2, which no order of operands rounds.
@@ -65,7 +65,7 @@ def check_scattered(adapter: Calls, case: tuple[str, str], op: str) -> None:
     _UFUNCS[op].at(must, rows, operands)
     with refusable(name != "float32" or (op == "div" and kind in ("any", "flat"))):
         came = adapter.read(adapter.scatter(adapter.create(value, 2), op, rows, operands))
-    # Zeros of either sign are each the least and the greatest of both.
+    # Either of -0.0 and 0.0 may be the least or the greatest of the two.
     (expect_equal if op in ("min", "max") else expect_bits)(came, must)
 
 

@@ -199,6 +199,13 @@ def empty_bags_are_nan(self, handle, bags, weights, combiner):
     return found
 
 
+@wrong("lookup_bags", "R-LOOKUP-2-bags-empty-last")
+def rows_end_with_the_last_id(self, handle, bags, weights, combiner):
+    """Empty bags behind the last id have no row: TensorFlow's."""
+    found = Right.lookup_bags(self, handle, bags, weights, combiner)
+    return found[: max((n + 1 for n, bag in enumerate(bags) if bag), default=0)]
+
+
 @wrong("lookup_clipped", "R-LOOKUP-4-range")
 def norms_overflow(self, handle, ids, max_norm):
     """The norm is computed in float32, where squares of large numbers overflow."""

@@ -160,10 +160,9 @@ def bags_are_combined(adapter: Calls, case: BagsCase) -> None:
 
 
 @st.composite
-def bags_with_empty_ones(draw: st.DrawFn) -> BagsCase:
-    """A table and bags of ids: an empty one, and one that is not empty behind it."""
+def bags_with_an_empty_one(draw: st.DrawFn, *, is_last: bool) -> BagsCase:
     value, num_shards, some, combiner = draw(bags())
-    at = draw(st.integers(0, len(some.bags) - 1))
+    at = len(some.bags) if is_last else draw(st.integers(0, len(some.bags) - 1))
     weights = some.weights and [*some.weights[:at], [], *some.weights[at:]]
     return value, num_shards, SparseIds([*some.bags[:at], [], *some.bags[at:]], weights), combiner
 
@@ -223,8 +222,10 @@ def check_scatter_outside(adapter: Calls, case: tuple[Lookup, str]) -> None:
 
 
 rules(
-    ("R-LOOKUP-2-bags-empty", "create lookup_bags", bags_with_empty_ones(), bags_are_combined,
+    ("R-LOOKUP-2-bags-empty", "create lookup_bags", bags_with_an_empty_one(is_last=False), bags_are_combined,
      "An empty bag before others is a row of zeros, and the others keep their places"),
+    ("R-LOOKUP-2-bags-empty-last", "create lookup_bags", bags_with_an_empty_one(is_last=True), bags_are_combined,
+     "An empty bag behind all others is a row of zeros, too"),
     *(
         (f"R-SV-3-scatter-{op}", "create scatter read", scatters(op), check_scatter, f"`scatter` {law}")
         for op, law in (

@@ -523,7 +523,7 @@ def plan_bags(
     if compat not in (None, "tf"):
         raise ArgumentError(f"compat is {compat!r}.", "It is None or 'tf'.")
     owners = _check_ascending(sp_ids.indices[:, 0])
-    # D-SPARSE-ROWS: a row of ids without entries is a row of the answer, wherever it stands.
+    # Deviation D-NN-2: a row of ids without entries is a row of the answer, wherever it stands.
     count = sp_ids.dense_shape[0] if compat is None else int(owners.max(initial=-1)) + 1
     weights = None if sp_weights is None else sp_weights.values
     return Bags(sp_ids.values, owners, weights, (count,), chosen)

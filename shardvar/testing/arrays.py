@@ -1,6 +1,7 @@
 """Strategies for shapes and arrays: every dtype, byte order and memory layout."""
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
@@ -66,29 +67,30 @@ def counting(shape: Sequence[int], dtype: npt.DTypeLike = np.float32) -> Array:
     return np.arange(1, np.prod(shape, dtype=int) + 1).reshape(shape).astype(dtype)
 
 
+# Each is stored in a whole byte, and random bytes would set bits that its values do not have.
+_NARROW = {"bool": (0, 1), "int4": (-8, 7), "uint4": (0, 15), "int2": (-2, 1), "uint2": (0, 3)}
+"""The least and the greatest value of the dtypes that are narrower than a byte, but for floats."""
+
+
 def values(dtype: DType, count: int) -> st.SearchStrategy[Array]:
     """Return ``count`` elements of any bits that the dtype allows, including NaNs with payloads."""
-    if dtype == np.bool:
-        return st.lists(st.booleans(), min_size=count, max_size=count).map(
-            lambda v: np.array(v, np.bool)
-        )
-    # ml_dtypes stores such an integer in a whole byte; random bytes would set bits that its values
-    # do not have.
-    if dtype.name in ("int4", "uint4", "int2", "uint2"):
-        low, high = {"int4": (-8, 7), "uint4": (0, 15), "int2": (-2, 1), "uint2": (0, 3)}[
-            dtype.name
-        ]
-        return st.lists(st.integers(low, high), min_size=count, max_size=count).map(
+    if dtype.name in _NARROW:
+        numbers = st.integers(*_NARROW[dtype.name])
+        return st.lists(numbers, min_size=count, max_size=count).map(
             lambda v: np.array(v).astype(dtype)
         )
-    # A float4 is the lower half of a byte.
-    bits = 4 if dtype.name.startswith("float4") else 8
+    bits = _used_bits(dtype)
     # One seed instead of one draw a byte: Hypothesis is slow with long lists, and shrinking single
     # bits gains nothing.
     octets = st.integers(0, 2**32 - 1).map(np.random.default_rng)
     return octets.map(
         lambda rng: rng.integers(0, 1 << bits, count * dtype.itemsize, dtype=np.uint8).view(dtype)
     )
+
+
+def _used_bits(dtype: DType) -> int:
+    """Return the lower bits of each byte that a number uses: 4 for a float4, 6 for a float6."""
+    return int(dtype.name[5]) if dtype.itemsize == 1 and dtype.name.startswith("float") else 8
 
 
 def bits(dtype: DType, shape: Sequence[int]) -> st.SearchStrategy[Array]:
@@ -108,15 +110,10 @@ def bits(dtype: DType, shape: Sequence[int]) -> st.SearchStrategy[Array]:
         The strategy. Arrays shrink to 1, 2, 3 and so on. The odd element is a NaN with a sign and a
         payload, or the largest integer.
     """
-    count = int(np.prod(shape, dtype=np.int64))
+    count = prod(shape)
     counted = counting((count,), dtype)
-    # Not every bit is the value's in a bool, and in the dtypes of ml_dtypes that are narrower than
-    # a byte.
-    if (
-        not count
-        or dtype.kind == "b"
-        or dtype.name.startswith(("int4", "uint4", "int2", "uint2", "float4"))
-    ):
+    # Not every bit of a byte is the value's in the narrow dtypes.
+    if not count or dtype.name in _NARROW or _used_bits(dtype) < 8:
         return values(dtype, count).map(lambda array: array.reshape(shape))
     odd = st.integers(0, count - 1).map(lambda at: _with_odd(counted, at))
     return st.one_of(st.just(counted), odd, values(dtype, count)).map(
@@ -159,7 +156,7 @@ def arrays(
     """
     dtype = numpy_dtype(draw(st.sampled_from(list(dtypes))))
     shape = draw(shapes(max_rank, max_extent))
-    array = draw(values(dtype, int(np.prod(shape, dtype=np.int64)))).reshape(shape)
+    array = draw(values(dtype, prod(shape))).reshape(shape)
     manner = draw(
         st.sampled_from(
             ["plain", "fortran", "reversed", "spread", "swapped", "transposed", "read-only"]

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardvar.errors import ArgumentError
-from shardvar.layout.dtypes import Array, DType, dtype_name
+from shardvar.layout.dtypes import Array, DType, dtype_name, is_floating
 from shardvar.verbs.compare.comparison import lines_of_diff
 from shardvar.verbs.compare.diff import diff
 from shardvar.verbs.locate import Path
@@ -154,7 +154,7 @@ def difference(
     >>> difference(np.array([1.0, 2.0]), [1.0, 3.0])
     'is 2.0 at [1], where the oracle says 3.0.'
     """
-    tolerances: dict[str, Any] = {"rtol": rtol, "atol": atol}
+    tolerances: dict[str, Any] = {"ulps": ulps, "rtol": rtol, "atol": atol}
     for name, number in tolerances.items():
         if not (isinstance(number, int | float | np.number) and 0 <= number < np.inf):
             raise ArgumentError(f"{name} is {number!r}.", "Give a number from 0 on.")
@@ -183,7 +183,8 @@ def _name(dtype: DType) -> str:
     try:
         return dtype_name(dtype)
     except ValueError:
-        return str(dtype)
+        # NumPy's variable-width text has no byte order.
+        return str(dtype if dtype.kind == "T" else dtype.newbyteorder("="))
 
 
 def _equal(a: Array, b: Array, ulps: int) -> npt.NDArray[np.bool]:
@@ -195,11 +196,13 @@ def _equal(a: Array, b: Array, ulps: int) -> npt.NDArray[np.bool]:
     with np.errstate(all="ignore"):
         # float4 and its like have no comparison of their own in every release: as float32 they are
         # exact.
-        wide = (np.float32 if a.dtype.kind == "V" else a.dtype) if not ulps else a.dtype
-        # ``a != a`` is True only for NaN, and works for dtypes that ``isnan`` does not take.
-        same = np.asarray((a.astype(wide) == b.astype(wide)) | ((a != a) & (b != b)), np.bool)
-        if ulps and a.dtype.kind in "fc":
+        wide = np.float32 if a.dtype.kind == "V" else a.dtype
+        x, y = a.astype(wide), b.astype(wide)
+        # ``x != x`` is True only for NaN, and works for dtypes that ``isnan`` does not take.
+        same = np.asarray((x == y) | ((x != x) & (y != y)), np.bool)
+        if a.dtype.kind == "c" or is_floating(a.dtype.name):
             # ``spacing`` is one unit in the last place: 1.2e-7 for the float32 1.0, and 2.4e-7 for
             # 2.0.
-            same |= np.abs(a - b) <= ulps * np.maximum(np.spacing(np.abs(a)), np.spacing(np.abs(b)))
+            unit = np.maximum(np.spacing(np.abs(a)), np.spacing(np.abs(b)))
+            same |= np.abs(x - y) <= np.float64(ulps) * unit
     return same

@@ -5,6 +5,7 @@ other.
 """
 
 from collections.abc import Sequence
+from math import prod
 from types import EllipsisType
 from typing import Any
 
@@ -191,7 +192,7 @@ def _updates(draw: st.DrawFn, shape: Shape, dtype: npt.DTypeLike, op: str) -> Up
     # An integer has no 0.25, which would become 0.
     some = (1.0, 2.0, 0.5, 4.0, 0.25, 8.0)
     held = [each for each in some if np.array(each).astype(dtype) == each]
-    powers = st.lists(st.sampled_from(held), min_size=(n := int(np.prod(count))), max_size=n)
+    powers = st.lists(st.sampled_from(held), min_size=(n := prod(count)), max_size=n)
     return Update(name, rows, np.array(draw(powers)).reshape(count).astype(dtype))
 
 
@@ -477,9 +478,6 @@ def variables_and_updates(
     return sharded, full, draw(updates(full.shape, dtype))
 
 
-_IS_MADE = precondition(lambda self: self.variable is not None)
-
-
 class ShardedVariableMachine(RuleBasedStateMachine):
     """Reads and writes of a sharded variable and of the whole array, side by side; subclasses
     override ``make``."""
@@ -573,7 +571,6 @@ class ShardedVariableMachine(RuleBasedStateMachine):
         self.variable = self.make(given, sizes)
         given[...] = np.zeros((), given.dtype)
 
-    @_IS_MADE
     @rule(data=st.data())
     def reads_rows(self, data: st.DataObject) -> None:
         """A lookup gives the rows of the ids, in their order."""
@@ -585,7 +582,6 @@ class ShardedVariableMachine(RuleBasedStateMachine):
         assert_matches_oracle(found, self.full[rows], what="The lookup")
         self.snapshots.append(Snapshot.of(found))
 
-    @_IS_MADE
     @rule(data=st.data())
     def reads_at_an_index(self, data: st.DataObject) -> None:
         """Indexing gives what NumPy gives on the whole array."""
@@ -597,7 +593,6 @@ class ShardedVariableMachine(RuleBasedStateMachine):
         assert_matches_oracle(found, self.full[key], what="What stands at the index")
         self.snapshots.append(Snapshot.of(found))
 
-    @_IS_MADE
     @rule(data=st.data())
     def writes(self, data: st.DataObject) -> None:
         """A write changes the rows that it names, in the order of its ids, and no others."""
@@ -617,7 +612,6 @@ class ShardedVariableMachine(RuleBasedStateMachine):
         given.values[...] = np.zeros((), given.values.dtype)
         self.is_the_whole()
 
-    @_IS_MADE
     @rule()
     def refuses(self) -> None:
         """A write of missing rows, or of another shape, raises and changes nothing."""
@@ -632,7 +626,6 @@ class ShardedVariableMachine(RuleBasedStateMachine):
                 continue
             raise AssertionError(f"The write {update} must be refused.")
 
-    @_IS_MADE
     @rule()
     def refuses_lookups(self) -> None:
         """A lookup of a row that is not there raises."""
@@ -647,7 +640,6 @@ class ShardedVariableMachine(RuleBasedStateMachine):
                 continue
             raise AssertionError(f"The lookup of {rows.tolist()} must be refused; it gave {found}.")
 
-    @_IS_MADE
     @rule(op=st.sampled_from(["min", "max"]), is_held=st.booleans())
     def keeps_nan(self, op: str, is_held: bool) -> None:
         """A NaN is neither the least nor the greatest number: the row becomes NaN, as in NumPy."""
@@ -661,7 +653,6 @@ class ShardedVariableMachine(RuleBasedStateMachine):
         # The NaN goes, since a comparison of later values would find it everywhere.
         self._write(Update("update", first, row.copy()))
 
-    @_IS_MADE
     @rule()
     def reads_the_whole(self) -> None:
         """A value that was read is a snapshot: later writes do not change it."""
@@ -682,5 +673,4 @@ class ShardedVariableMachine(RuleBasedStateMachine):
     @invariant()
     def is_the_whole(self) -> None:
         """The value equals the whole array, including shape and dtype."""
-        if self.variable is not None:
-            assert_matches_oracle(self.read(), self.full, what="The variable")
+        assert_matches_oracle(self.read(), self.full, what="The variable")

@@ -1,17 +1,21 @@
-"""Strategies of ``shardvar.testing`` reach every bound that they document, and never pass it."""
+"""Strategies of ``shardvar.testing`` reach every bound that they document, and never pass it; they
+shrink to what they document."""
 
 from collections.abc import Callable
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 
 import shardvar.testing as t
-from shardvar.planning.policies.max_shard_size import MaxShardSizePolicy
-from shardvar.planning.policies.policy import BalancedPolicy
+from shardvar.layout import Region
+from shardvar.layout.dtypes import numpy_dtype
+from shardvar.planning.policies import AllInOnePolicy, BalancedPolicy, MaxShardSizePolicy
+from shardvar.testing.arrays import NUMBERS
 
 DRAWN = settings(
     max_examples=150,
@@ -101,7 +105,6 @@ BOUNDS: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], int], int, int]]
 }
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize("what", BOUNDS)
 def test_a_strategy_reaches_its_bounds_and_never_passes_them(what: str) -> None:
     strategy, measure, least, greatest = BOUNDS[what]
@@ -117,11 +120,49 @@ def test_policies_have_small_and_large_limits() -> None:
     assert "AllInOnePolicy" in {type(each).__name__ for each in found}
 
 
+def _ids(update: t.Update) -> Any:
+    return np.asarray(update.ids).tolist()
+
+
+PLAINEST: list[tuple[st.SearchStrategy[Any], Any]] = [
+    (t.shapes(), ()),
+    (t.bits(np.dtype(np.int64), (3,)).map(list), [1, 2, 3]),
+    (t.arrays().filter(lambda array: array.size > 1).map(np.shape), (2,)),
+    (t.arrays().filter(lambda array: array.ndim > 1).map(lambda array: array.flags.c_contiguous), True),
+    (t.string_arrays().filter(np.ndim).filter(np.size).map(list), [b""]),
+    (t.regions(2), Region([0, 0], [0, 0])),
+    (t.regions(1).filter(lambda region: region.offset[0] + region.shape[0]), Region([0], [1])),
+    (t.tilings((4, 4)), [Region.whole((4, 4))]),
+    (t.layouts(), [0]),
+    (t.keys(), "a"),
+    (t.checkpoints(), {}),
+    (t.checkpoints().filter(bool).map(list), ["a"]),
+    (t.sharded_checkpoints().map(lambda pair: pair[1]), {"a": [0]}),
+    (t.policies(), AllInOnePolicy()),
+    (t.ids(9).filter(lambda rows: len(rows) > 1 and rows[0] > rows[1]).map(list), [1, 0]),
+    (t.ids(9).filter(lambda rows: len({*rows}) < len(rows)).map(list), [0, 0]),
+    (t.sparse_ids(9), t.SparseIds([], None)),
+    (t.slices((3, 4), new_axes=True), ()),
+    (t.updates((3,)).filter(lambda update: update.ids is not None).map(_ids), []),
+    (t.update_sequences((4, 2)), []),
+    (t.refused_updates((3, 2)).map(_ids), [0, 1, 3]),
+    (t.sharded_variables().map(lambda pair: [part.shape[0] for part in pair[0].variables]), [0]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("strategy", "plainest"), PLAINEST)
+def test_a_strategy_shrinks_to_the_plainest_value(
+    strategy: st.SearchStrategy[Any], plainest: Any
+) -> None:
+    looked = settings(DRAWN, phases=[Phase.generate, Phase.shrink])
+    assert find(strategy, lambda _value: True, settings=looked) == plainest
+
+
 def test_rows_are_numbers_vectors_matrices_and_nothing() -> None:
-    assert {pair[1].shape[1:] for pair in drawn(VARIABLES)} == {
-        *((), (1,), (2,)),
-        *((3, 2), (0,)),
-    }
+    """Of variables with rows and of variables without."""
+    few = drawn(t.sharded_variables(max_shards=1))
+    shapes = {(len(full) > 0, full.shape[1:]) for _, full in few}
+    assert shapes == {*product([False, True], [(), (1,), (2,), (3, 2), (0,)])}
     tensors = [array for pair in drawn(CHECKPOINTS) for array in pair[0].values()]
     assert {array.shape[1:] for array in tensors} == {(), (2,), (0,)}
 
@@ -147,14 +188,36 @@ def test_operands_of_a_product_are_powers_of_two() -> None:
         assert values == {0.25, 0.5, 1.0, 2.0, 4.0, 8.0}
         values = {float(x) for one in drawn(t.updates((3,), "uint8", op)) for x in one.values}
         assert values == {1.0, 2.0, 4.0, 8.0}
-    ops = {(one.op, one.ids is None) for one in drawn(t.updates((3, 2)), 1000)}
+    ops = {(one.op, one.ids is None) for one in drawn(t.updates((3, 2)), 300)}
     assert ops == {(op, True) for op in ("assign", "add", "sub")} | {
         (op, False) for op in ("add", "sub", "mul", "div", "min", "max", "update")
     }
+    ops = {(one.op, one.ids is None) for one in drawn(t.updates((3,), "bool"))}
+    assert ops == {("assign", True), ("update", False)}
+
+
+BITS = {"bool": 1, "int2": 2, "int4": 4, "uint4": 4, "float4_e2m1fn": 4, "float6_e3m2fn": 6}
+
+
+@pytest.mark.parametrize("name", [*NUMBERS, "float6_e3m2fn"])
+def test_elements_have_all_bits_of_their_dtype_and_no_others(name: str) -> None:
+    dtype = numpy_dtype(name)
+    for strategy in (t.arrays([name], 1, 40), t.bits(dtype, (40,))):
+        some = drawn(strategy, 60)
+        assert {each.dtype.newbyteorder("=") for each in some} == {dtype}
+        octets = {*b"".join(each.tobytes() for each in some)}
+        assert len(octets) == 2 ** BITS[name] if name in BITS else len(octets) > 128
+
+
+def test_checkpoints_have_texts_only_if_they_are_asked_for() -> None:
+    for strings in (True, False):
+        strategy = t.checkpoints(["int8"], strings, names=st.sampled_from("abc"))
+        found = [array for one in drawn(strategy, 30) for array in one.values()]
+        assert {array.dtype.kind == "O" for array in found} == {False, strings}
 
 
 def test_arrays_lie_in_memory_in_every_way() -> None:
-    some = [each for each in drawn(t.arrays(max_rank=2), 1000) if each.size > 1 and each.ndim == 2]
+    some = [each for each in drawn(t.arrays(max_rank=2), 400) if each.size > 1 and each.ndim == 2]
     assert any(not each.flags.writeable for each in some)
     assert any(min(each.strides) < 0 for each in some)
     assert any(not each.dtype.isnative for each in some)

@@ -146,11 +146,14 @@ def _wrong(
     if isinstance(answer, BaseException):
         return f"raised {type(answer).__name__}: {answer}"
     expected = outcome["expected"]
-    if isinstance(expected, Mapping) and expected.keys() == {"tensors"}:
-        return _tensors_difference(answer, expected["tensors"])
-    if _refuses_keys(outcome):
-        return _refused_difference(answer, expected["refused"], error_class)
-    return _difference(answer, expected, ulps, "")
+    try:
+        if isinstance(expected, Mapping) and expected.keys() == {"tensors"}:
+            return _tensors_difference(answer, expected["tensors"])
+        if _refuses_keys(outcome):
+            return _refused_difference(answer, expected["refused"], error_class)
+        return _difference(answer, expected, ulps, "")
+    except Exception as error:  # noqa: BLE001 - an answer may have any form, such as uneven lists
+        return f"{_short(answer)} cannot be compared: {error!r}"
 
 
 def _difference(found: Any, expected: Any, ulps: int, at: str) -> str | None:
@@ -236,12 +239,9 @@ def _tensors_difference(answer: Any, expected: Sequence[Mapping[str, Any]]) -> s
         if not isinstance(found, Mapping):
             array = np.asarray(found)
             found = {"shape": list(array.shape)}
-            if array.dtype.kind in "OSU":
-                texts = [
-                    each.encode() if isinstance(each, str) else bytes(each)
-                    for each in array.ravel().tolist()
-                ]
-                found |= {"dtype": "string", "strings": [each.hex() for each in texts]}
+            if array.dtype.kind == "O":
+                texts = [each.hex() for each in array.ravel().tolist()]
+                found |= {"dtype": "string", "strings": texts}
             else:
                 octets = array.astype(array.dtype.newbyteorder("<")).tobytes()
                 found |= {"dtype": dtype_name(array.dtype), "nbytes": len(octets)}

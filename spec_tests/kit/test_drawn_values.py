@@ -184,15 +184,15 @@ def test_indexes_have_every_form() -> None:
 
 def test_operands_of_a_product_are_powers_of_two() -> None:
     for op in ("mul", "div"):
-        values = {float(x) for one in drawn(t.updates((3,), op=op)) for x in one.values}
+        values = {float(x) for one in drawn(t.updates((3,), op=op), 40) for x in one.values}
         assert values == {0.25, 0.5, 1.0, 2.0, 4.0, 8.0}
-        values = {float(x) for one in drawn(t.updates((3,), "uint8", op)) for x in one.values}
+        values = {float(x) for one in drawn(t.updates((3,), "uint8", op), 40) for x in one.values}
         assert values == {1.0, 2.0, 4.0, 8.0}
     ops = {(one.op, one.ids is None) for one in drawn(t.updates((3, 2)), 300)}
     assert ops == {(op, True) for op in ("assign", "add", "sub")} | {
         (op, False) for op in ("add", "sub", "mul", "div", "min", "max", "update")
     }
-    ops = {(one.op, one.ids is None) for one in drawn(t.updates((3,), "bool"))}
+    ops = {(one.op, one.ids is None) for one in drawn(t.updates((3,), "bool"), 40)}
     assert ops == {("assign", True), ("update", False)}
 
 

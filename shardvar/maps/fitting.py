@@ -444,13 +444,11 @@ class _Fitting:
                 self.contributions[each.target].append(each)
                 for key, use in each.uses():
                     uses = self.uses[key]
-                    held = [other for other in uses if other.rule == use.rule]
-                    if not held:
+                    # A rule may use an element several times.
+                    is_again = any(other.rule == use.rule for other in uses)
+                    if not is_again:
                         self.taken[key].append(use.rule)
-                        uses.append(use)
-                    elif all(replace(other, is_again=use.is_again) != use for other in held):
-                        # A rule may use an element several times.
-                        uses.append(replace(use, is_again=True))
+                    uses.append(replace(use, is_again=True) if is_again else use)
 
     def _take_object(self, fitted: FittedRule, match: Match) -> None:
         """Rename an object, or leave it out: it has no elements to move."""

@@ -519,12 +519,16 @@ def contributions_of(
             raise MapError(cause, f"Give {name} in sizes, or --size {name}=N.")
         extent[name] = size
     shared = {**counts, **extent}
-    full = {name: target.full(name, shared.get(name)) for axis in axes for name in axis}
     cut = {
         axis: length
         for axis in placed.cut
         if (length := placed.selected_of_cut(axis, extent)) is not None
         and all(target.bounds(name) == ALL for name in axis)
+    }
+    full = {
+        name: shared[name] if axis in cut else target.full(name, shared.get(name))
+        for axis in axes
+        for name in axis
     }
     # Indices of the source's axes that are in the target's key, and with 'also' indices that the
     # source does not have: one target for each value.

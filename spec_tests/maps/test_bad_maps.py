@@ -145,6 +145,12 @@ BAD = {
     "number past the target's words": Bad(
         ["l.{l}.w -> {l:a|b}.w"], layers(0, 1, 2), ("'l.2.w' has l = 2, and l has the extent 2",)
     ),
+    "copies past the target's words": Bad(
+        ["also w[x] -> {r:a|b}.w[x]"],
+        {"w": (3,)},
+        ("'w' has r = 2, and the target has 2 of it",),
+        {"r": 3},
+    ),
     "number below zero": Bad(
         ["l.{l}.w -> x.{l-1}.w"], layers(0, 1), ("'l.0.w' would get the number -1",)
     ),

@@ -1,6 +1,8 @@
-"""Small laws of maps: which elements rules use together, and which numbers ``else`` fills."""
+"""Small laws of maps: which elements rules use together, which places they fill, which numbers
+``else`` fills, and which copies are compared."""
 
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 import pytest
@@ -10,8 +12,10 @@ from hypothesis import strategies as st
 from shardvar.errors import MapError
 from shardvar.layout import Region
 from shardvar.maps.fitting import bytes_of_number
+from shardvar.maps.map import Map, copies_left_out, fit_map
 from shardvar.maps.proof import Use, _covers
 from shardvar.testing import regions_in, tilings
+from spec_tests.helpers.map_arrays import assert_same, map_arrays
 
 SHAPE = (4, 3)
 
@@ -49,3 +53,27 @@ def test_rules_cover_a_tensor_if_each_element_is_in_one_of_them(
 def test_a_number_that_a_dtype_does_not_hold_is_refused(text: str, dtype: str) -> None:
     with pytest.raises(MapError, match=rf"'else {text}' does not fit the dtype {dtype}\."):
         bytes_of_number(text, dtype)
+
+
+@pytest.mark.parametrize("ranges", ["", " @ a=0:", " @ p=0:", " @ p=0:{p} else 0"])
+def test_a_cut_block_is_filled_up_only_by_a_range_with_a_stop(ranges: str) -> None:
+    for extent, p in product(range(1, 10), range(1, 5)):
+        numbers, scales = np.arange(1.0, extent + 1), 2.0 ** np.arange(-(-extent // p))
+        rule = "w[(a p)] times s[a] -> x[(a p)]" + ranges.format(p=p)
+        made = map_arrays(Map([rule], sizes={"p": p}), {"w": numbers, "s": scales})
+        wanted = np.array([n * scales[i // p] for i, n in enumerate(numbers)])
+        padding = -extent % p if "else" in ranges else 0
+        assert_same(made, {"x": np.pad(wanted, (0, padding))})
+
+
+@pytest.mark.parametrize("readable", [*product([True, False], repeat=3)])
+def test_a_copy_is_compared_if_it_and_the_kept_tensor_can_be_read(
+    readable: tuple[bool, ...],
+) -> None:
+    rules = Map(["{rank}/w @ rank=0 -> w", "{rank}/w @ rank=1: -> nothing"])
+    tensors = {f"{n}/w": ("int8", (2,)) for n, is_there in enumerate(readable) if is_there}
+    objects = [f"{n}/w" for n, is_there in enumerate(readable) if not is_there]
+    left_out = fit_map(rules, tensors, objects, {}, "nowhere").plan.left_out
+    assert left_out.keys() == {"1/w", "2/w"}
+    found = copies_left_out(rules.parsed, left_out, tensors, lambda _: 3)
+    assert found == {key: "0/w" for key in left_out if {key, "0/w"} <= tensors.keys()}

@@ -43,7 +43,7 @@ from shardvar.verbs.newest import (
     newest_among,
 )
 from shardvar.verbs.problems import SCHEMA
-from shardvar.verbs.reader import Reader, settings_in
+from shardvar.verbs.reader import open_found, settings_in
 
 _HEADERS = ("checkpoint", "format", "tensors", "size", "saved", "")
 _SAVED, _REMARKS = 4, 5
@@ -221,7 +221,7 @@ def _contents(found: Sequence[Candidate]) -> list[_Content | None]:
 
 def _content(location: Location) -> _Content:
     try:
-        with Reader(location.path, location.format.name, location.open()) as reader:
+        with open_found(location, dequantize=False) as reader:
             faults, slices = reader.listed_faults(), reader.listed().slices
             wrong = "damaged" if reader.source.file_faults() else ""
             wrong = f"{count(len(faults), 'tensor')} unreadable" if faults else wrong

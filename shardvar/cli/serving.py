@@ -181,8 +181,8 @@ def serve_page(page: str, reader: Reader, keys: Sequence[str], as_json: bool, sh
             print_json({"schema": SCHEMA, "url": server.url})
         else:
             put(f"serving {server.url}")
-            sys.stdout.flush()
             note("Ctrl-C ends it. Only this machine can open the address, and only with its token.")
+        sys.stdout.flush()  # the command goes on, and a program waits for the address
         if show and not webbrowser.open(server.url):
             note("note: no browser was found; open the address yourself.")
         try:

@@ -21,6 +21,7 @@ from shardvar.cli.clean import _seconds
 from shardvar.cli.options import ALIASES, COMMANDS, OTHER_WORDS
 from shardvar.cli.output import printable
 from shardvar.cli.usage import parse_index_text, parse_size
+from shardvar.cli.workers import started
 from spec_tests.helpers import paths
 from spec_tests.helpers.command_line import Run, run, saved, terminal
 from spec_tests.helpers.damage import flip
@@ -319,6 +320,13 @@ def test_no_color_is_none(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPa
             found.update(re.findall(r"\x1b\[([0-9;]*)m", run(*words.split()).out))
         assert "\x1b" not in run(*words.split()).out
     assert {"0", "1"} <= found <= {"0", "1", "2"}
+
+
+def test_a_worker_can_be_interrupted_once_it_works() -> None:
+    with started("2", None, print) as executor:
+        assert executor is not None
+        blocked = executor.submit(signal.pthread_sigmask, signal.SIG_BLOCK, []).result()
+    assert signal.SIGINT not in blocked
 
 
 def test_an_interrupt_and_a_bug_leave_no_traceback(tmp_path: Path, run: Run) -> None:

@@ -19,6 +19,7 @@ from shardvar.errors import CorruptCheckpoint, StorageError
 from shardvar.verbs.compare.blocks import ScalarValue
 from shardvar.verbs.parameters import count_parameters
 from spec_tests.helpers.command_line import Run, run, terminal
+from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 from spec_tests.helpers.paths import GOLDEN
 
 __all__ = ["run"]
@@ -219,6 +220,18 @@ def test_a_list_has_everything_below_a_folder(tmp_path: Path, run: Run) -> None:
     listed = run("inspect", tmp_path, "--json").json["checkpoints"]
     assert {each["path"] for each in listed} == judged - {str(tmp_path / "one" / "optimizer.pt")}
     assert len(listed) == 8 and {each["format"] for each in listed} >= {"npz", "pt", "shardvar"}
+
+
+def test_a_list_of_a_bucket_opens_no_checkpoint(run: Run) -> None:
+    with in_bucket(MemoryBucket()):
+        for name in ("a", "b"):
+            sv.save(f"s3://bucket/run/{name}.npz", {"w": np.ones(3)})
+        found = run("inspect", "s3://bucket/run/")
+        listed = run("inspect", "s3://bucket/run/", "--json").json["checkpoints"]
+    assert found.code == 0
+    for name, each in zip("ab", listed, strict=True):
+        assert re.search(rf"^ *s3://bucket/run/{name}\.npz  npz  ", found.out, flags=re.MULTILINE)
+        assert (each["format"], each["opened"], each["num_tensors"]) == ("npz", False, None)
 
 
 def test_values_that_may_not_be_read_leave_a_shape(

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -12,19 +13,22 @@ import shardvar as sv
 from shardvar.cli.view import names_of, page_path
 from shardvar.verbs.locate import find_checkpoint
 from spec_tests.helpers.command_line import Run, run, terminal
+from spec_tests.helpers.memory_bucket import MemoryBucket, in_bucket
 from spec_tests.helpers.paths import GOLDEN
 from spec_tests.helpers.view_pages import columns_of
 
 __all__ = ["run"]  # the fixture
 
+Place = TypeVar("Place", Path, str)
 ARRAYS = {f"layers.{n}.w": np.ones((4, 4), np.float32) for n in range(4)}
 
 
-def llama(folder: Path, change: float = 0.0) -> Path:
+def llama(folder: Place, change: float = 0.0) -> Place:
     """A set of files of safetensors in a folder, under the names that Hugging Face gives them."""
     arrays = {key: value + change for key, value in ARRAYS.items()}
     policy = sv.MaxShardSizePolicy(100)
-    sv.save(folder / "model.safetensors.index.json", arrays, format="safetensors", policy=policy)
+    path = f"{folder}/model.safetensors.index.json"
+    sv.save(path, arrays, format="safetensors", policy=policy)
     return folder
 
 
@@ -40,28 +44,35 @@ def headings(page: Path) -> tuple[str, list[str]]:
     return title, [each["name"] for each in columns_of(text)["checkpoints"]]
 
 
-def test_a_model_has_the_name_of_its_folder(
+@pytest.mark.parametrize("place", ["a folder", "a bucket"])
+def test_a_model_has_the_name_of_its_folder(place: str, tmp_path: Path) -> None:
+    root = "s3://bucket" if place == "a bucket" else str(tmp_path)
+    with in_bucket(MemoryBucket()):
+        llama(f"{root}/llama")
+        assert name(f"{root}/llama/") == "llama"
+        assert name(f"{root}/llama/model.safetensors.index.json") == "llama"
+        sv.save(f"{root}/one/model.safetensors", ARRAYS)
+        assert name(f"{root}/one/") == "one"
+        assert name(f"{root}/one/model.safetensors") == "one/model.safetensors"
+        sv.save(f"{root}/run/12", ARRAYS, format="torch")
+        assert name(f"{root}/run/12/") == "run/12"
+        cached = "models--org--tiny/snapshots/e2b6f9d"
+        llama(f"{root}/{cached}")
+        assert name(f"{root}/{cached}/") == cached
+        sv.save(f"{root}/run/weights.npz", ARRAYS)
+        assert name(f"{root}/run/weights.npz") == "weights.npz"
+        sv.save(f"{root}/run/best", ARRAYS)
+        assert name(f"{root}/run/best") == "best"
+
+
+def test_a_folder_may_be_typed_without_a_slash_and_as_a_dot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = llama(tmp_path / "llama")
-    assert name(folder) == name(f"{folder}/") == name(folder / "model.safetensors.index.json")
     assert name(folder) == "llama"
     monkeypatch.chdir(folder)
     assert name(".") == "llama"
-    sv.save(tmp_path / "one" / "model.safetensors", ARRAYS)
-    assert name(tmp_path / "one") == "one"
-    assert name(tmp_path / "one" / "model.safetensors") == "one/model.safetensors"
-    sv.save(tmp_path / "run" / "12", ARRAYS, format="torch")
-    assert name(tmp_path / "run" / "12") == "run/12"
-    cached = tmp_path / "models--org--tiny" / "snapshots" / "e2b6f9d"
-    cached.parent.mkdir(parents=True)
-    assert name(llama(cached)) == "models--org--tiny/snapshots/e2b6f9d"
-    sv.save(tmp_path / "run" / "weights.npz", ARRAYS)
-    assert name(tmp_path / "run" / "weights.npz") == "weights.npz"
-    sv.save(tmp_path / "run" / "best", ARRAYS)
-    assert name(tmp_path / "run" / "best") == "best"
-    folder = GOLDEN / "tensorflow" / "dense_single"
-    assert name(folder) == "dense_single"
+    assert name(GOLDEN / "tensorflow" / "dense_single") == "dense_single"
 
 
 def test_a_page_is_next_to_a_folder_and_never_in_it(

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPConnection, HTTPResponse
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from threading import Thread
 from urllib.parse import urlencode, urlsplit
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 import shardvar as sv
+from shardvar.cli import main
 from shardvar.cli.serving import PageServer, answers_of
 from shardvar.view.collect import choose_keys
 from spec_tests.helpers.command_line import Run, run
@@ -231,6 +233,22 @@ def test_the_command_prints_the_address_and_serves_the_page(
     )
     assert sorted(tmp_path.iterdir()) == before
     assert run("view", tmp_path / "model", "--serve", "-o", tmp_path / "x.html").code == 2
+
+
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_a_program_gets_the_address_before_the_page_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    sv.save(tmp_path / "model", {"a": ARRAY})
+    pipe, told = BytesIO(), []
+
+    def once(server: PageServer) -> None:
+        told.append(server.url in pipe.getvalue().decode())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sys.stdout", TextIOWrapper(pipe))
+    monkeypatch.setattr(PageServer, "serve_forever", once)
+    assert main(["view", str(tmp_path / "model"), "--serve", *words]) == 0 and told == [True]
 
 
 def test_connections_that_send_nothing_are_bounded_and_make_room(

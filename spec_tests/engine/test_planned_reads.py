@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.engine import pieces
+from shardvar.engine import pieces, read
 from shardvar.engine.evidence import Evidence
 from shardvar.engine.pieces import Reading, read_units
 from shardvar.engine.pool import BLOCK_NBYTES, WORKERS
@@ -97,6 +97,22 @@ def test_units_are_what_checksums_cover_of_the_bytes(
     ]
     assert len(found) == len(expected) and set(found) == expected
     assert not len(units) or units.nbytes.max() <= (writer.run_nbytes or block)
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+@pytest.mark.parametrize("step", [2, 3, 8])
+def test_what_lies_between_long_steps_is_left_out_where_runs_have_checksums(
+    monkeypatch: pytest.MonkeyPatch, step: int, is_full: bool
+) -> None:
+    """Each row is one run here."""
+    table = np.arange(64 * 16).astype(np.uint8).reshape(64, 16)
+    monkeypatch.setattr(read, "BLOCK_NBYTES", 16)
+    tensors = TensorTable.of([("t", "uint8", table.shape)])
+    source = checkpoint_of({"t": table}, tensors.whole(), np.zeros(1, np.int64), writer=WRITERS[2])
+    wanted = [("t", slice(None, None, step))]
+    (found,), _ = read.read_batch(source, wanted, source.index.entries, is_full=is_full)
+    assert np.array_equal(found, table[::step])
+    assert source.nbytes_read == found.nbytes
 
 
 @given(

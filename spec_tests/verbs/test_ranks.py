@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
@@ -94,6 +94,7 @@ def told(kind: type[ShardvarError], call: Callable[[], object]) -> str:
     st.integers(1, 2),
     st.booleans(),
 )
+@example(2, 1, "orbax", "npz", 1, False)
 def test_ranks_and_one_and_ranks_are_the_same(
     tmp_path_factory: pytest.TempPathFactory,
     count: int,

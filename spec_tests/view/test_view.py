@@ -62,6 +62,9 @@ def assert_says_what_the_index_says(page: str, path: Path) -> None:
             key: (tensors.dtype(row), tensors.shape(row), nbytes[key])
             for row, key in enumerate(tensors.keys)
         }
+        assert not any(
+            n for n, dtype in zip(columns["nbytes"], columns["dtype"], strict=True) if dtype < 0
+        )
         listed = [
             (entries.entry(row, reader.index.files), bool(entries.plain[row]))
             for row in range(len(entries))
@@ -97,7 +100,8 @@ def test_the_page_says_what_the_index_says(form: str, tmp_path: Path, run: Run) 
 @pytest.mark.parametrize(
     "case",
     ["native/bad_overlap", "native/bad_hole", "native/bad_data_missing", "tensorflow/slices_overlap",
-     "tensorflow/slices_with_hole", "tensorflow/bad_shard_missing", "tensorflow/keras_adam", "native/grid"],
+     "tensorflow/slices_with_hole", "tensorflow/bad_shard_missing", "tensorflow/keras_adam", "native/grid",
+     "huggingface/bad_offsets_gone"],
 )  # fmt: skip
 def test_the_page_of_a_damaged_checkpoint_names_each_fault(
     case: str, tmp_path: Path, run: Run

@@ -395,11 +395,11 @@ def _answers_of(
 def _read_answers(path: Path) -> dict[str, Any]:
     """Return the answers of a file by the ids of their cases; errors as ``judged_file``."""
     found: dict[str, Any] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
         if not line.strip():
             continue
         try:
-            told = parse_json(line.encode(), _MAX_DEPTH, allow_nan=True)
+            told = parse_json(line, _MAX_DEPTH, allow_nan=True)
             kinds = told.keys() & {"answer", "error", "not_claimed"}
             is_right = isinstance(told["id"], str) and len(kinds) == 1 and told["id"] not in found
         except (ValueError, KeyError, TypeError, AttributeError):

@@ -77,8 +77,9 @@ def test_a_file_of_right_answers_passes_and_each_other_line_fails(
     )
     lines = [line(case) for case in sorted(CASES, key=lambda case: case["op"] != "div")]
     first, second = (json.loads(each)["id"] for each in lines[:2])
-    other = [f'{{"id": "{first}", "error": "no"}}', *lines[2:]]
-    file.write_text("\n".join(other))
+    # A line ends at a line feed, and at no other character that may be in a text of JSON.
+    other = [f'{{"id": "{first}", "error": "no\u2028\u0085é"}}', *lines[2:]]
+    file.write_text("\n".join(other), encoding="utf-8")
     assert run_program([str(file)]) == 1
     said = capsys.readouterr().out
     assert f"failed {first}: raised" in said
@@ -91,14 +92,14 @@ def test_a_file_of_right_answers_passes_and_each_other_line_fails(
 
 
 @pytest.mark.parametrize(
-    "text", ["{", '{"id": "x"}', '{"id": "nonesuch", "answer": 1}', '{"id": 3, "answer": 1}', "[]",
+    "text", ["{", "\xff", '{"id": "x"}', '{"id": "nonesuch", "answer": 1}', '{"id": 3, "answer": 1}', "[]",
              '{"id": "div-div-13-5", "answer": 1, "error": "no"}',
              '{"id": "div-div-13-5", "answer": 1}\n{"id": "div-div-13-5", "answer": 1}'],
 )  # fmt: skip
 def test_a_line_that_is_no_answer_is_an_error(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "answers.jsonl").write_text(text)
+    (tmp_path / "answers.jsonl").write_text(text, encoding="latin-1")
     assert run_program([str(tmp_path / "answers.jsonl")]) == 2 and capsys.readouterr().err
 
 

@@ -2,6 +2,7 @@
 crosses."""
 
 import tracemalloc
+from itertools import chain, product
 
 import numpy as np
 import pytest
@@ -84,9 +85,13 @@ def test_a_device_without_room_for_the_product_says_so() -> None:
         matmul(variable, np.ones((4, 64), np.float32), "sharded")
 
 
-def test_shapes_that_have_no_product_and_another_mode_are_refused() -> None:
+def test_factors_that_have_no_product_and_another_mode_are_refused() -> None:
     for b in (np.ones((2, 2)), np.ones(3), np.ones((1, 3, 3))):
         with pytest.raises(ArgumentError, match="product"):
             matmul(Variable(np.ones((2, 3))), b)
+    numbers, strings = ([kind([[value]]) for kind in (list, Variable)] for value in (1.0, "x"))
+    for a, b in chain(product(numbers, strings), product(strings, numbers + strings)):
+        with pytest.raises(ArgumentError, match="Strings have no product"):
+            matmul(a, b)
     with pytest.raises(ArgumentError, match="mode"):
         matmul(Variable([[1.0]]), [[1.0]], "fast")  # type: ignore[arg-type]

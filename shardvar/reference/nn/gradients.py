@@ -99,7 +99,7 @@ def matmul(a: npt.ArrayLike, b: npt.ArrayLike, mode: MatmulMode = "concat") -> A
     Raises
     ------
     ArgumentError
-        If the shapes have no product, or `mode` is another text.
+        If the factors have no product, or `mode` is another text.
 
     Examples
     --------
@@ -113,7 +113,7 @@ def matmul(a: npt.ArrayLike, b: npt.ArrayLike, mode: MatmulMode = "concat") -> A
     with operation_scope("matmul"):
         if isinstance(a, VariableInterface):
             other = _value(b)
-            check_product(a.shape, other.shape)
+            check_product(a, other)
             # Each shard gives its own rows.
             out = np.empty((a.shape[0], other.shape[1]), np.result_type(a.dtype, other.dtype))
             for shard, rows in _shards(a):
@@ -121,7 +121,7 @@ def matmul(a: npt.ArrayLike, b: npt.ArrayLike, mode: MatmulMode = "concat") -> A
             return out
         if isinstance(b, VariableInterface):
             other = _value(a)
-            check_product(other.shape, b.shape)
+            check_product(other, b)
             left = other.reshape(prod(other.shape[:-1]), other.shape[-1])
             # Each shard gives the term of its rows and their columns of ``left``. Terms are added
             # in the order of the shards, into the first one, so that only two products are ever in
@@ -135,7 +135,7 @@ def matmul(a: npt.ArrayLike, b: npt.ArrayLike, mode: MatmulMode = "concat") -> A
             out = np.zeros(shape, dtype) if total is None else total
             return out.reshape(*other.shape[:-1], b.shape[1])
         left, right = _value(a), _value(b)
-        check_product(left.shape, right.shape)
+        check_product(left, right)
         return np.asarray(left @ right)
 
 
@@ -148,12 +148,13 @@ def matmul_transposed(a: Array, b: VariableInterface, mode: MatmulMode) -> Array
         return out
 
 
-def check_product(left: tuple[int, ...], right: tuple[int, ...]) -> None:
-    """Raise ``ArgumentError`` unless the shapes are [*batch, n, k] and [k, m]."""
-    if len(left) < 2 or len(right) != 2 or left[-1] != right[0]:
-        raise ArgumentError(
-            f"Shapes {left} and {right} have no product.", "Give [n, k] and [k, m]."
-        )
+def check_product(left: Array | VariableInterface, right: Array | VariableInterface) -> None:
+    """Raise ``ArgumentError`` unless the factors are numbers [*batch, n, k] and [k, m]."""
+    if np.object_ in (left.dtype, right.dtype):
+        raise ArgumentError("Strings have no product.", "Give numbers.")
+    a, b = left.shape, right.shape
+    if len(a) < 2 or len(b) != 2 or a[-1] != b[0]:
+        raise ArgumentError(f"Shapes {a} and {b} have no product.", "Give [n, k] and [k, m].")
 
 
 def _multiply(
@@ -198,10 +199,7 @@ def _shards(variable: VariableInterface) -> Iterator[tuple[Variable, slice]]:
 def _value(value: Any) -> Array:
     # The second variable of a product of two is read whole: only one factor can be taken shard by
     # shard.
-    array = value.read_value() if isinstance(value, VariableInterface) else as_value(value)
-    if array.dtype == np.object_:
-        raise ArgumentError("Strings have no product.", "Give numbers.")
-    return array
+    return value.read_value() if isinstance(value, VariableInterface) else as_value(value)
 
 
 Gradient = Array | IndexedSlices

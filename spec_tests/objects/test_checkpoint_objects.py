@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import shardvar as sv
@@ -289,6 +289,21 @@ def test_graphs_that_break_their_own_law_are_refused(tmp_path: Path) -> None:
             sv.Checkpoint(w=sv.Variable(1.0)).read(tmp_path / f"{number}")
 
 
+def test_a_list_of_slots_is_of_the_first_optimizer_and_name_that_has_it() -> None:
+    def node(**children: int) -> tuple[int, bytes]:
+        links = [(1, proto((1, number), (2, name.encode()))) for name, number in children.items()]
+        return 1, proto(*links)
+
+    owner = node(_trainable_variables=3, _momentums=4, _velocities=4)
+    variables, slots = node(**{"0": 5}), node(**{"0": 6})
+    graph = proto(node(a=1, b=2), owner, owner, variables, slots, node(), node())
+    assert [each.slots for each in decode_graph(graph, ())[1:3]] == [{(5, "_momentums"): 6}, {}]
+
+
+LIKE_FIELDS = "\x03abc\x1a\x23" + "n" * 12
+"""A text that holds the tag and the length of what follows it."""
+
+
 @settings(max_examples=200 // stride(8))
 @given(
     st.lists(
@@ -301,6 +316,7 @@ def test_graphs_that_break_their_own_law_are_refused(tmp_path: Path) -> None:
         max_size=4,
     )
 )
+@example([(3, LIKE_FIELDS, 0)])
 def test_the_common_forms_of_a_graph_mean_what_any_other_form_means(
     rows: list[tuple[int, str, int]],
 ) -> None:

@@ -4,6 +4,7 @@ are loaded."""
 import tracemalloc
 from collections.abc import Mapping
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from shardvar.errors import (
     ArgumentTypeError,
     CheckpointNotFound,
     InvalidCheckpoint,
+    StorageError,
     TargetExists,
     UnknownKey,
     UnsupportedError,
@@ -23,6 +25,7 @@ from shardvar.errors import (
 from shardvar.reference.tracking import SLOT
 from shardvar.reference.variables import MirroredVariable, create_sharded_variable
 from shardvar.wire.protobuf import decode_fields
+from spec_tests.helpers.faulty_storage import Fault, failing, full
 
 Array = np.ndarray[Any, Any]
 FORMS = ["shardvar", "tensorflow", "safetensors", "npz"]
@@ -254,6 +257,10 @@ def fields_of(message: bytes, *numbers: int) -> list[Any]:
     return found
 
 
+FLOAT, INT64, RESOURCE, ANY = 1, 9, 20, (1 << 64) - 1
+"""TensorFlow's numbers for dtypes, and the extent -1."""
+
+
 def test_a_saved_model_has_every_variable_and_a_signature_for_each_table(tmp_path: Path) -> None:
     """R-EXPORT-5 (RFC 000): "can be saved to a SavedModel and served in both TF 1.x serving and TF
     2.x serving APIs".
@@ -272,8 +279,29 @@ def test_a_saved_model_has_every_variable_and_a_signature_for_each_table(tmp_pat
     assert sorted(fields_of(content, 2, 7, 1, 7, 6))[::5] == [b"count", b"w"] and len(nodes) == 15
     tables = [b"blocks/0/kernel", b"blocks/1/head/kernel", b"w"]
     assert sorted(fields_of(content, 2, 5, 1)) == [b"__saved_model_init_op", *tables]
-    assert len(fields_of(content, 2, 7, 2, 1)) == len(fields_of(content, 2, 2, 2, 1)) == len(tables)
     assert fields_of(content, 2, 1, 4) == [b"serve"]
+
+
+def test_the_functions_of_a_saved_model_take_ids_and_a_table_and_give_rows(tmp_path: Path) -> None:
+    """In the library of the graph, and in the graph of objects, which names each of them."""
+    sv.export(Model(), tmp_path / "model", format="tensorflow")
+    content = (tmp_path / "model" / "saved_model.pb").read_bytes()
+    functions, told = fields_of(content, 2, 2, 2, 1), fields_of(content, 2, 7, 2)
+    names = [name for each in functions for name in fields_of(each, 1, 1)]
+    assert len(names) == 3 and names == [name for each in told for name in fields_of(each, 1)]
+    for function, each, columns in zip(functions, told, (2, 2, 1), strict=True):
+        assert fields_of(function, 1, 2, 1) == [b"ids", b"table"]
+        assert fields_of(function, 1, 3, 1) == fields_of(function, 4, 1) == [b"rows"]
+        assert fields_of(function, 1, 2, 3) == [INT64, RESOURCE]
+        assert fields_of(function, 1, 3, 3) == [FLOAT] and fields_of(function, 1, 17) == [1]
+        # A dictionary of the arguments by name, within a tuple of tuples; and one of the answers.
+        for way, name, dtype, shape in (
+            ((3, 52, 1, 53), b"ids", INT64, [ANY]),
+            ((4, 53), b"rows", FLOAT, [ANY, columns]),
+        ):
+            (spec,) = fields_of(each, 2, *way, 1, 2, 33)
+            assert fields_of(each, 2, *way, 1, 1) == fields_of(spec, 1) == [name]
+            assert fields_of(spec, 2, 2, 1) == shape and fields_of(spec, 3) == [dtype]
 
 
 def test_a_saved_model_is_read_by_its_folder_and_replaced_only_with_force(tmp_path: Path) -> None:
@@ -301,6 +329,21 @@ def test_an_export_that_fails_leaves_the_old_saved_model(tmp_path: Path) -> None
     with pytest.raises(Exception, match="failed"):
         sv.export({"w": sv.Variable(table())}, path, format="tensorflow", force=True, policy=refuse)
     assert {each: each.read_bytes() for each in path.rglob("*") if each.is_file()} == files
+
+
+def test_a_full_disk_leaves_the_old_saved_model_and_no_other_file(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    sv.export({"w": sv.Variable(table())}, path, format="tensorflow")
+    before = (path / "saved_model.pb").read_bytes()
+    for at in count():
+        with failing(path / "variables", Fault(at, full)):
+            try:
+                sv.export({"v": sv.Variable(table())}, path, format="tensorflow", force=True)
+                break
+            except StorageError:
+                assert (path / "saved_model.pb").read_bytes() == before
+        assert sorted(each.name for each in path.iterdir()) == ["saved_model.pb", "variables"]
+    assert at > 2
 
 
 def test_what_tensorflow_cannot_serve_is_refused_and_nothing_is_written(tmp_path: Path) -> None:

@@ -63,6 +63,21 @@ def test_one_every_so_many_hours_stays_for_good(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_a_new_manager_for_each_save_keeps_what_one_manager_does(tmp_path: Path, most: int) -> None:
+    kept = []
+    for place in (tmp_path / "one", tmp_path / "new"):
+        clock = Clock(0.0)
+        manager = build(place, most, keep_checkpoint_every_n_hours=2, clock=clock)
+        for number, hours in enumerate((1, 2.1, 3, 4.5, 5, 6.4, 9), 1):
+            clock.now = hours * HOUR
+            if place.name == "new" and number > 1:
+                manager = build(place, most, keep_checkpoint_every_n_hours=2, clock=clock)
+            manager.save(checkpoint_number=number)
+        kept.append(stems(place))
+    assert kept[0] == kept[1]
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.floats(0, 10)), max_size=12),
     st.none() | st.integers(1, 4),

@@ -18,6 +18,7 @@ from shardvar.errors import (
     InvalidCheckpoint,
     MalformedCheckpoint,
     TargetExists,
+    UnsupportedError,
 )
 from shardvar.reference.training.module import Module
 from shardvar.storage.local import LocalStorage
@@ -59,7 +60,9 @@ def test_counting_goes_on_where_the_restored_checkpoint_was(tmp_path: Path) -> N
     assert other.save(tmp_path / "elsewhere" / "model").path.endswith("model-5")
 
 
-def test_write_makes_no_counter_and_restore_none_where_none_was_saved(tmp_path: Path) -> None:
+def test_write_and_read_make_no_counter_and_restore_none_where_none_was_saved(
+    tmp_path: Path,
+) -> None:
     sv.Checkpoint(w=sv.Variable([1.0])).write(tmp_path / "model")
     assert sv.load(tmp_path / "model").keys() >= {"w/.ATTRIBUTES/VARIABLE_VALUE"}
     assert COUNTER not in sv.load(tmp_path / "model")
@@ -67,6 +70,10 @@ def test_write_makes_no_counter_and_restore_none_where_none_was_saved(tmp_path: 
     other.restore(tmp_path / "model").assert_consumed()
     assert "save_counter" not in other.children
     assert not (tmp_path / "checkpoint").exists()
+    other.save(tmp_path / "model")
+    third = sv.Checkpoint(w=sv.Variable([0.0]))
+    third.read(tmp_path / "model-1").assert_existing_objects_matched()
+    assert "save_counter" not in third.children
 
 
 def test_a_root_without_room_for_a_counter_is_refused_before_a_byte_is_written(
@@ -97,6 +104,16 @@ def test_what_is_no_prefix_is_refused(tmp_path: Path, names: list[Any], words: s
                 os.path.join(tmp_path, name) if name and name != 3 else name
             )
     assert os.listdir(tmp_path) == ["inner"]
+
+
+@pytest.mark.parametrize("form", ["torch", "zarr", "orbax"])
+def test_folders_are_not_numbered(tmp_path: Path, form: str) -> None:
+    checkpoint = sv.Checkpoint(w=sv.Variable([1.0]))
+    with pytest.raises(UnsupportedError, match="folders are not numbered"):
+        checkpoint.save(tmp_path / "model", format=form)
+    with pytest.raises(UnsupportedError, match="folders are not numbered"):
+        sv.CheckpointManager(checkpoint, tmp_path, 1, format=form)
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("is_managed", [False, True])

@@ -62,6 +62,19 @@ def test_a_variable_that_was_saved_as_two_takes_the_first_and_the_other_is_named
         status.assert_consumed()
 
 
+def test_a_stored_object_goes_to_the_first_that_appears_under_any_of_its_names(
+    tmp_path: Path,
+) -> None:
+    shared = sv.Variable(1.0)
+    sv.Checkpoint(module(a=shared, b=shared)).write(tmp_path / "model")
+    for first, second in ("ab", "ba"):
+        root = sv.Module()
+        sv.Checkpoint(root).read(tmp_path / "model").expect_partial()
+        setattr(root, first, sv.Variable(0.0))
+        setattr(root, second, sv.Variable(0.0))
+        assert (float(getattr(root, first)), float(getattr(root, second))) == (1.0, 0.0)
+
+
 # TensorFlow's rule, as a twin of a few lines
 
 

@@ -579,9 +579,6 @@ class ComposedSource(VerifiedSource):
     def is_part(self, key: str) -> bool:
         return any(map(self.inner.is_part, self._members(key)))
 
-    def dequantized(self) -> Source:
-        return self
-
 
 _MOST_DECODED = MOST_WORKERS + 4
 """Entries whose payloads are kept: more than are read at a time, since each thread reads one. The

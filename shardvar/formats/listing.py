@@ -185,9 +185,6 @@ class DequantizedSource(WrappedSource):
     def encodings(self) -> Mapping[str, str]:
         return {}
 
-    def dequantized(self) -> Source:
-        return self
-
 
 def swapped(
     read: ReadSpan, tensor: ListedTensor, start: int, buffer: memoryview, size: int = 0

@@ -213,7 +213,10 @@ class Source(ABC):
         return {}
 
     def dequantized(self) -> "Source":
-        """Return the same checkpoint with numbers in place of encoded bytes."""
+        """Return the same checkpoint with numbers in place of encoded bytes.
+
+        It is asked of what a format opens, before anything else is made of it.
+        """
         return self
 
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes] | None:

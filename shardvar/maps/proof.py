@@ -508,16 +508,7 @@ def contributions_of(
     for axis in target.side.axes:
         rest = [each for each in placed.axes if each and each[0].startswith("...")]
         axes += tuple(rest) if axis == ELLIPSIS else (axis,)
-    for name in rule.repeated():
-        size = target.shared.get(name)
-        items = [each for each in walk(rule.tree) if operator_of(each) == "item"]
-        lists = [numbers for _, numbers, index in items if index == name]
-        if size is None and lists:
-            size = len(target.size_of(lists[0]))
-        if size is None:
-            cause = f"The size of {name} in {rule.text!r} is not known, and only the target has it."
-            raise MapError(cause, f"Give {name} in sizes, or --size {name}=N.")
-        extent[name] = size
+    extent |= {name: _size_of_repeated(rule, target, name) for name in rule.repeated()}
     shared = {**counts, **extent}
     cut = {
         axis: length
@@ -555,6 +546,18 @@ def contributions_of(
             yield Contribution(
                 fitted, row, dtype, key, axes, fixed, both, full, placed, cut, binding
             )
+
+
+def _size_of_repeated(rule: MapRule, target: FittedSide, name: str) -> int:
+    """The extent of an index that only the target has."""
+    if (size := target.shared.get(name)) is not None:
+        return size
+    items = [each for each in walk(rule.tree) if operator_of(each) == "item"]
+    lists = [numbers for _, numbers, index in items if index == name]
+    if lists:
+        return len(target.size_of(lists[0]))
+    cause = f"The size of {name} in {rule.text!r} is not known, and only the target has it."
+    raise MapError(cause, f"Give {name} in sizes, or --size {name}=N.")
 
 
 def piece_of(contribution: Contribution, target: TensorAxes) -> Piece:

@@ -90,8 +90,8 @@ def test_factors_that_have_no_product_and_another_mode_are_refused() -> None:
         with pytest.raises(ArgumentError, match="product"):
             matmul(Variable(np.ones((2, 3))), b)
     numbers, strings = ([kind([[value]]) for kind in (list, Variable)] for value in (1.0, "x"))
-    for a, b in chain(product(numbers, strings), product(strings, numbers + strings)):
+    for left, right in chain(product(numbers, strings), product(strings, numbers + strings)):
         with pytest.raises(ArgumentError, match="Strings have no product"):
-            matmul(a, b)
+            matmul(left, right)
     with pytest.raises(ArgumentError, match="mode"):
         matmul(Variable([[1.0]]), [[1.0]], "fast")  # type: ignore[arg-type]

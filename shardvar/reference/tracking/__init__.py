@@ -88,9 +88,7 @@ class Trackable:
         slot_name : str
             The role of the child there, such as "momentum".
         """
-        # The role comes first: the hook that ``track`` calls looks it up.
-        self.__dict__.setdefault("_child_slots", {})[name] = Slot(beside, slot_name)
-        return self.track(name, child)
+        return _add(self, name, child, Slot(beside, slot_name))
 
     def track(self, name: str, child: _T) -> _T:
         """Add a child, in the place of an older one of its name, and call the hooks.
@@ -112,16 +110,7 @@ class Trackable:
         ArgumentTypeError
             If ``child`` is not a ``Trackable``.
         """
-        if not isinstance(child, Trackable):
-            raise ArgumentTypeError(
-                f"The child {name!r} is {child!r}.", "Track objects that are Trackable."
-            )
-        # The child is in the table before a hook runs, so that the hook may walk the graph from
-        # here.
-        self.__dict__.setdefault("_children", {})[name] = child
-        for hook in self.child_hooks:
-            hook(self, name, child)
-        return child
+        return _add(self, name, child, None)
 
     def untrack(self, name: str) -> None:
         """Remove a child, if there is one of that name.
@@ -149,6 +138,25 @@ class Trackable:
             Called as ``hook(parent, name, child)`` once the child is in its parent's table.
         """
         self.__dict__["_child_hooks"] = hooks
+
+
+def _add(parent: Trackable, name: str, child: _T, role: Slot | None) -> _T:
+    """Add a child, which is a slot if it has a role, and call the hooks."""
+    if not isinstance(child, Trackable):
+        raise ArgumentTypeError(
+            f"The child {name!r} is {child!r}.", "Track objects that are Trackable."
+        )
+    # Child and role are in the tables before a hook runs, so that the hook may walk the graph from
+    # here. A child in the place of a slot does not take over its role.
+    tables = vars(parent)
+    tables.setdefault("_children", {})[name] = child
+    if role is not None:
+        tables.setdefault("_child_slots", {})[name] = role
+    else:
+        tables.get("_child_slots", {}).pop(name, None)
+    for hook in parent.child_hooks:
+        hook(parent, name, child)
+    return child
 
 
 class Stateful(Trackable, ABC):

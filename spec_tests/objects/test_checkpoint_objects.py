@@ -71,14 +71,14 @@ def test_modules_dictionaries_lists_and_tuples_keep_their_names_in_every_format(
     tmp_path: Path, form: str
 ) -> None:
     """Also where the format holds no strings, and so no graph of objects: the keys tell it."""
-    sv.Checkpoint(model=Model(1.0, [3, 2]), more=[sv.Variable(7)]).write(
+    sv.Checkpoint(model=Model(1.0, [3, 2]), more=["no state", sv.Variable(7)]).write(
         tmp_path / "model", format=form
     )
-    model, more = Model(0.0, [1, 1, 3]), [sv.Variable(0)]
+    model, more = Model(0.0, [1, 1, 3]), list[Any]([None, sv.Variable(0)])
     sv.Checkpoint(model=model, more=more).read(tmp_path / "model").assert_consumed()
     np.testing.assert_array_equal(model.w.numpy(), table())
     assert model.inner.b.numpy().tolist() == [1.0, 2.0]
-    assert (float(model.blocks[0]), float(model.blocks[1]["a.b/c"]), int(more[0])) == (1.0, 3.0, 7)
+    assert (float(model.blocks[0]), float(model.blocks[1]["a.b/c"]), int(more[1])) == (1.0, 3.0, 7)
 
 
 def test_the_file_is_a_checkpoint_like_any_other_with_the_keys_of_tensorflow(

@@ -136,3 +136,12 @@ def test_what_was_restored_is_freed_when_it_is_dropped(
     with uncollected():
         references = [weakref.ref(each) for each in case(path)]
         assert [type(reference()) for reference in references if reference() is not None] == []
+
+
+def test_what_a_container_gives_up_is_freed_though_its_checkpoint_is_kept(tmp_path: Path) -> None:
+    kept = {"a": sv.Variable(1.0), "b": sv.Variable(2.0)}
+    checkpoint = sv.Checkpoint(kept=kept)
+    with uncollected():
+        checkpoint.write(tmp_path / "model")
+        reference = weakref.ref(kept.pop("a"))
+        assert reference() is None

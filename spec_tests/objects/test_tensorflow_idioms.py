@@ -99,22 +99,30 @@ def test_an_archive_cannot_hold_the_key_of_a_root_and_says_so(tmp_path: Path) ->
 # Copies
 
 
-def test_a_copy_of_a_checkpoint_has_its_own_objects(tmp_path: Path) -> None:
-    root, loop = sv.Module(), [sv.Variable(2.0)]
-    root.v = sv.Variable(1.0)
+def module_of(items: Mapping[str, sv.Variable]) -> sv.Module:
+    module = sv.Module()
+    for name, item in items.items():
+        setattr(module, name, item)
+    return module
+
+
+@pytest.mark.parametrize("root_of", [module_of, dict])
+def test_a_copy_of_a_checkpoint_has_its_own_objects(tmp_path: Path, root_of: Any) -> None:
+    v, loop = sv.Variable(1.0), [sv.Variable(2.0)]
     loop.append(loop)  # type: ignore[arg-type]
-    original = sv.Checkpoint(root, loop=loop, again=root.v)
+    root = root_of({"v": v, "w": sv.Variable(3.0)})
+    original = sv.Checkpoint(root, loop=loop, again=v)
     original.save(tmp_path / "ckpt")
     twin = copy.deepcopy(original)
     assert int(twin.save_counter) == 1 and twin.save_counter is not original.save_counter
     assert list(twin.children) == list(original.children)
-    root.v.assign(5.0)
+    v.assign(5.0)
     assert float(twin.again) == 1.0
     report: Any = twin.save(tmp_path / "ckpt")
     assert report.path == str(tmp_path / "ckpt-2")
     assert int(original.save_counter) == 1
     original.restore(report).assert_consumed()
-    assert float(root.v) == 1.0
+    assert float(v) == 1.0
     assert original.save(tmp_path / "ckpt").num_tensors == report.num_tensors
 
 

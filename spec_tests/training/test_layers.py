@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from shardvar.errors import ArgumentError, LayoutError
 from shardvar.layout.partition import PartitionSpec
 from shardvar.layout.shard_counts import FixedShardsPartitioner, min_max_variable_partitioner
+from shardvar.reference.nn import plan_shuffled_rows
 from shardvar.reference.objects.checkpoint import Checkpoint
 from shardvar.reference.training import Module, deserialize, layers, serialize
 from shardvar.reference.training.optimizers import Adam
@@ -242,6 +243,8 @@ def test_a_rebalanced_embedding_answers_and_learns_as_one_that_is_not(
     rows = np.asarray(balanced.rows_of(ids))
     assert sorted(rows.tolist()) == list(range(7)) and rows.tolist() != ids.tolist()
     assert np.asarray(plain.rows_of(ids)).tolist() == ids.tolist()
+    if how is SHUFFLED:
+        assert rows.tolist() == plan_shuffled_rows(7, seed=0).tolist()
     assert np.array_equal(np.asarray(balanced.embeddings)[rows], np.asarray(plain.embeddings))
     optimizers = Adam(0.1), Adam(0.1)
     for batch in ([[0, 6], [3, 3]], [[2, 2], [2, 5]]):

@@ -324,7 +324,8 @@ class Embedding(Layer):
     max_norm : float, optional
         Vectors with a larger l2 norm are scaled down to it.
     rebalance : bool, default False
-        True permutes the rows of the table: by `frequencies`, or without them by a shuffle.
+        True permutes the rows of the table: by `frequencies`, or without them as
+        ``sv.nn.plan_shuffled_rows`` does with the seed 0.
     frequencies : array_like or mapping, optional
         The number of reads of each id: one for each id, or a map from ids. Implies `rebalance`.
     dtype : dtype_like, default "float32"

@@ -1,5 +1,6 @@
 """Strategies: what becomes of a variable, where it lives, and whose word counts."""
 
+import re
 import threading
 from collections.abc import Callable
 from contextvars import copy_context
@@ -17,9 +18,11 @@ from shardvar.reference.training.strategies import (
     CollectiveAllReduceStrategy,
     Hints,
     HybridStrategy,
+    MirroredStrategy,
     ParameterServerStrategy,
     Strategy,
     Workload,
+    choose_host_or_device,
     choose_mirror_or_shard,
     choose_sparse_or_dense,
 )
@@ -30,6 +33,7 @@ from shardvar.reference.variables import (
     PerReplica,
     ResourceVariable,
     ShardedVariable,
+    SyncOnReadVariable,
     Variable,
     initializers,
     variable_creator_scope,
@@ -281,14 +285,18 @@ def test_what_is_beside_a_mirrored_variable_is_mirrored_too_and_a_plain_one_plai
     assert isinstance(beside, ResourceVariable) and places(beside) == ["worker:0/GPU:1"]
 
 
-def test_hints_are_obeyed_and_change_no_value() -> None:
+@pytest.mark.parametrize(
+    "strategy",
+    [CollectiveAllReduceStrategy(2, 2), MirroredStrategy(make_cluster(0, 2, 2))],
+    ids=str,
+)
+def test_hints_are_obeyed_and_change_no_value(strategy: Strategy) -> None:
     """R-HINT-1: "whether to mirror the variable on host or not, whether to cast its updates to
-    dense tensors"."""
-    strategy = CollectiveAllReduceStrategy(num_workers=2, replicas_per_worker=2)
+    dense tensors". What an inner scope does not say is as the outer one says."""
     update = IndexedSlices(np.ones((3, 4), np.float32), np.array([1, 1, 5]))
 
-    def trained(hints: Hints) -> tuple[Any, int]:
-        with strategy.scope(), strategy.hint_scope(hints):
+    def trained(outer: Hints, inner: Hints) -> tuple[Any, int]:
+        with strategy.hint_scope(outer), strategy.hint_scope(inner):
             variable = Variable(np.zeros((100, 4), np.float32))
         with track_transfers() as ledger:
             variable.scatter_add(update)
@@ -296,12 +304,52 @@ def test_hints_are_obeyed_and_change_no_value() -> None:
         assert_equal_copies(variable)
         return variable, ledger.total("scatter_add").nbytes
 
-    sparse, sparse_nbytes = trained(Hints())
-    dense, dense_nbytes = trained(Hints(cast_updates_to_dense=True))
-    on_host, host_nbytes = trained(Hints(mirror_on_host=True))
-    assert np.array_equal(sparse, dense) and np.array_equal(sparse, on_host)
-    assert (sparse_nbytes, dense_nbytes, host_nbytes) == (4 * 3 * 16, 4 * 100 * 16, 2 * 3 * 16)
-    assert places(on_host) == ["worker:0", "worker:1"]
+    none, cast, on_host = Hints(), Hints(cast_updates_to_dense=True), Hints(mirror_on_host=True)
+    neither = Hints(mirror_on_host=False, cast_updates_to_dense=False)
+    hosts, rows, whole = ["worker:0", "worker:1"], 3 * 16, 100 * 16
+    replicas = [f"{host}/GPU:{number}" for host in hosts for number in (0, 1)]
+    for outer, inner, homes, nbytes in [
+        (none, none, replicas, 4 * rows),
+        (cast, none, replicas, 4 * whole),
+        (none, on_host, hosts, 2 * rows),
+        (cast, on_host, hosts, 2 * whole),
+        (on_host, cast, hosts, 2 * whole),
+        (cast | on_host, neither, replicas, 4 * rows),
+    ]:
+        variable, moved = trained(outer, inner)
+        assert (places(variable), moved) == (homes, nbytes)
+        assert variable.numpy()[[0, 1, 5]].tolist() == [[0] * 4, [1] * 4, [1] * 4]
+
+
+def test_what_is_synchronized_on_read_has_a_copy_on_each_replica_whatever_is_said() -> None:
+    """``run`` gives each replica its own value of what is per replica, and the whole of all else."""
+    strategy = two_gpus()
+    with (
+        strategy.hint_scope(Hints(mirror_on_host=True)),
+        strategy.variable_partitioning_scope(FixedShardsPartitioner(2)),
+    ):
+        count = Variable(arange(2), synchronization="ON_READ", aggregation="SUM")
+    assert isinstance(count, SyncOnReadVariable)
+    assert places(count) == [device.short_name for device in strategy.replica_devices]
+    strategy.run(
+        lambda each, all_: count.assign(each * all_),
+        PerReplica([np.float32(3), np.float32(5)]),
+        np.array([1, 10], np.float32),
+    )
+    assert count.numpy().tolist() == [8, 80]
+
+
+def test_a_strategy_must_say_where_and_how_it_creates() -> None:
+    strategy = Strategy()
+    asks: list[Callable[[], object]] = [
+        lambda: strategy.host_devices,
+        lambda: strategy.replica_devices,
+        lambda: strategy.experimental_create_sharded_variable("w", [2], "float32"),
+        strategy.get_config,
+    ]
+    for ask in asks:
+        with pytest.raises(NotImplementedError):
+            ask()
 
 
 def test_updates_of_replicas_are_cast_where_they_are() -> None:
@@ -324,12 +372,19 @@ def test_updates_of_replicas_are_cast_where_they_are() -> None:
 
 
 # Heuristics.
-def test_a_heuristic_says_why() -> None:
+def test_a_heuristic_names_the_bytes_that_it_compared() -> None:
+    """Of 1000 rows of 64 bytes, a step touches 64 on each of 4 replicas. They come to the device
+    and go back; to be gathered each has an id of 8 bytes more, and goes to 3 others."""
     load = Workload((1000, 16), "float32", 64, 4)
-    memory = {"device_memory": 16 << 30, "host_memory": 64 << 30}
-    for choice in (choose_mirror_or_shard(load, **memory), choose_sparse_or_dense(load)):
-        assert isinstance(choice, Choice)
-        assert str(load.nbytes) in choice.reason or "bytes" in choice.reason
+    choices: list[tuple[Choice, tuple[int, ...]]] = [
+        (choose_mirror_or_shard(load, 1 << 10, 1 << 20), (64_000, 1 << 19)),
+        (choose_mirror_or_shard(load, 1 << 10, 1 << 10), (64_000, 1 << 9)),
+        (choose_host_or_device(load, 1 << 20), (64_000, 1 << 19)),
+        (choose_host_or_device(load, 1 << 10), (64_000, 1 << 9, 2 * 64 * 64)),
+        (choose_sparse_or_dense(load), (3 * 64 * (64 + 8), 64, 2 * 3 * 64_000 // 4)),
+    ]
+    for choice, compared in choices:
+        assert tuple(map(int, re.findall(r"\d+", choice.reason))) == compared
 
 
 def test_one_replica_exchanges_nothing() -> None:

@@ -71,11 +71,16 @@ def adam(w: float, g: float, slots: dict[str, float], t: int) -> float:
 
 
 @pytest.mark.parametrize("compat", COMPATS)
-@pytest.mark.parametrize("name", ["sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adam"])
+@pytest.mark.parametrize(
+    "name", ["sgd", "sgd with momentum", "momentum", "nesterov", "adagrad", "rmsprop", "adam"]
+)
 def test_every_form_of_a_rule_is_its_formula(name: str, compat: Any) -> None:
     """With numbers of which none is too small to be seen: values and slots, three steps."""
     made: dict[str, tuple[Optimizer, Formula, dict[str, float]]] = {
         "sgd": (SGD(RATE, compat=compat), lambda w, g, _slots, _t: w - RATE * g, {}),
+        "sgd with momentum": (
+            SGD(RATE, FACTOR, compat=compat), momentum(False, compat), {"momentum": 0.0},
+        ),
         "momentum": (
             Momentum(RATE, FACTOR, compat=compat), momentum(False, compat), {"momentum": 0.0},
         ),

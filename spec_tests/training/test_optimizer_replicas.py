@@ -125,7 +125,7 @@ def test_of_a_sparse_step_on_mirrored_rows_only_its_rows_cross() -> None:
     assert ledger.nbytes == len(REPLICAS) * 2 * 4 * 4  # two distinct rows to each replica
 
 
-def test_slots_that_are_drawn_by_chance_are_equal_on_all_replicas() -> None:
+def test_slots_that_are_drawn_by_chance_are_equal_on_all_replicas_and_named_after_them() -> None:
     random = np.random.default_rng(0)
     for sizes in (None, [2, 1]):
         slot = SGD().add_slot(
@@ -133,6 +133,11 @@ def test_slots_that_are_drawn_by_chance_are_equal_on_all_replicas() -> None:
             "noise",
             lambda shape, dtype: random.normal(size=shape).astype(dtype),
         )
+        assert [copy.name for copy in slot.copies] == [
+            "w/noise",
+            "w/noise/replica_1",
+            "w/noise/replica_2",
+        ]
         values = [copy.numpy() for copy in slot.copies]
         assert (
             all(np.array_equal(values[0], value) for value in values)

@@ -187,16 +187,16 @@ def test_strings_count_their_own_bytes() -> None:
 def test_a_deep_copy_lives_on_the_same_device_in_other_memory() -> None:
     device = Device("ps:0")
     buffer = place(floats(3), device)
-    twin = copy.deepcopy({"a": buffer})["a"]
+    twin, same = copy.deepcopy((buffer, device))
     assert (
-        twin.device is device
+        twin.device is same is copy.copy(device) is device
         and not np.shares_memory(twin.array, buffer.array)
         and device.used == 24
     )
 
 
 def test_only_what_crosses_between_devices_is_counted() -> None:
-    here, there = Device("worker:0"), Device("ps:0")
+    here, there, third = Device("worker:0"), Device("ps:0"), Device("ps:1")
     with track_transfers() as ledger, device_scope(here), operation_scope("assign"):
         buffer = place(floats(10), there)
         place(floats(10), here)
@@ -205,12 +205,15 @@ def test_only_what_crosses_between_devices_is_counted() -> None:
         assert (ledger.nbytes, ledger.messages) == (40, 1)
         copy = move(buffer)
         copy_into(buffer.array[2:4], floats(2), here, there)
+        assert move_array(buffer.array, there, there) is buffer.array
+        np.testing.assert_array_equal(move_array(buffer.array, there, third), buffer.array)
     assert not np.shares_memory(copy.array, buffer.array) and copy.device is here
-    assert ledger.operations == {"assign": Traffic(88, 3)}
-    assert repr(ledger) == "<Ledger of 88 bytes in 3 messages>"
+    assert ledger.operations == {"assign": Traffic(128, 4)}
+    assert repr(ledger) == "<Ledger of 128 bytes in 4 messages>"
     assert [(row.source, row.target, row.nbytes, row.messages) for row in ledger.transfers] == [
         (here.name, there.name, 48, 2),
         (there.name, here.name, 40, 1),
+        (there.name, third.name, 40, 1),
     ]
 
 
@@ -305,18 +308,16 @@ def test_a_gather_in_the_middle_of_another_does_not_touch_its_rows() -> None:
     np.testing.assert_array_equal(gather(whole, interrupted), whole[rows])
 
 
-def test_rows_without_elements_are_a_message_of_no_bytes() -> None:
-    parts = [place(np.empty((2, 0)), Device(f"ps:{number}")) for number in range(2)]
-    out = np.empty((3, 0))
+@pytest.mark.parametrize("width", [0, 1, (2 << 20) + 1])
+def test_rows_of_any_size_are_a_message_from_each_part(width: int) -> None:
+    """Rows without elements, which are a message of no bytes, and rows larger than 2 MiB."""
+    whole = np.repeat(np.arange(4, dtype=np.uint8)[:, None], width, axis=1)
+    parts = [place(part, Device(f"ps:{number}")) for number, part in enumerate(np.split(whole, 2))]
+    out, rows = np.empty((3, width), np.uint8), np.array([3, 0, 1])
     with track_transfers() as ledger:
-        gather_parts(
-            out,
-            parts,
-            np.array([3, 0, 1]),
-            RowLayout.of_sizes([2, 2]).split_rows,
-            Device("worker:0"),
-        )
-    assert (ledger.nbytes, ledger.messages) == (0, 2)
+        gather_parts(out, parts, rows, RowLayout.of_sizes([2, 2]).split_rows, Device("worker:0"))
+    np.testing.assert_array_equal(out, whole[rows])
+    assert (ledger.nbytes, ledger.messages) == (3 * width, 2)
 
 
 def test_nested_ledgers_each_see_their_own_and_the_outermost_operation_names_the_moves() -> None:

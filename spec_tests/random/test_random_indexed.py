@@ -24,6 +24,8 @@ from spec_tests.helpers.hypothesis_strategies import regions_in, shapes
 DRAWS = [indexed_uniform, indexed_normal, indexed_truncated_normal]
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
 MIB = 1 << 20
+LARGE = st.sampled_from([(2 * BLOCK_SIZE + 9,), (3, BLOCK_SIZE + 5), (BLOCK_SIZE + 5, 2)])
+"""Shapes of more than one block."""
 
 seeds = st.one_of(
     st.integers(-(2**63), 2**63 - 1),
@@ -61,15 +63,7 @@ def test_parts_meet_without_a_seam_where_blocks_of_words_end(
 ) -> None:
     """Shapes of more than one block, parts that begin and end anywhere near the ends of blocks."""
     near = st.integers(-3, 3).map(lambda d: BLOCK_SIZE + d)
-    shape = data.draw(
-        st.sampled_from(
-            [
-                (2 * BLOCK_SIZE + 9,),
-                (3, BLOCK_SIZE + 5),
-                (BLOCK_SIZE + 5, 2),
-            ]
-        )
-    )
+    shape = data.draw(LARGE)
     axis = data.draw(st.integers(0, len(shape) - 1))
     cut = min(data.draw(near), shape[axis] - 1)
     whole = draw(shape, 7, dtype=dtype)
@@ -96,7 +90,7 @@ def test_a_region_of_a_tensor_that_no_machine_holds_is_drawn_alone() -> None:
     np.testing.assert_allclose(values.ravel(), expected, rtol=1e-5, atol=1e-5)
 
 
-@given(shapes(4, 7), st.data())
+@given(shapes(4, 7) | LARGE, st.data())
 def test_blocks_tile_the_region_in_order_and_their_spans_are_bounded(
     shape: tuple[int, ...], data: st.DataObject
 ) -> None:
@@ -111,20 +105,29 @@ def test_blocks_tile_the_region_in_order_and_their_spans_are_bounded(
     assert np.all(seen == 1)
 
 
-def test_large_gaps_are_jumped_over() -> None:
+@pytest.mark.parametrize(
+    ("rows", "columns", "width", "spans"),
+    [
+        (20, 100_000, 3, [3] * 20),
+        (20, 1000, 3, [19 * 1000 + 3]),
+        (40, 6000, 5000, [21 * 6000 + 5000, 17 * 6000 + 5000]),
+    ],
+)
+def test_large_gaps_are_jumped_over_and_small_ones_drawn(
+    rows: int, columns: int, width: int, spans: list[int]
+) -> None:
+    """Gaps of 99,997, 997 and 1000 elements; of the last, 22 rows fit a block."""
     asked: list[int] = []
 
     def draw(start: int, out: np.ndarray) -> None:
         asked.append(len(out))
         out[:] = np.arange(start, start + len(out))
 
-    region = Region((0, 5), (20, 3))
-    values = draw_blocks((20, 100_000), region, np.dtype(np.int64), draw)
-    np.testing.assert_array_equal(values, np.arange(20)[:, None] * 100_000 + np.arange(5, 8))
-    assert asked == [3] * 20
-    asked.clear()
-    draw_blocks((20, 1000), region, np.dtype(np.int64), draw)
-    assert asked == [19_003]
+    region = Region((0, 5), (rows, width))
+    values = draw_blocks((rows, columns), region, np.dtype(np.int64), draw)
+    starts = np.arange(rows)[:, None] * columns
+    np.testing.assert_array_equal(values, starts + np.arange(5, 5 + width))
+    assert asked == spans
 
 
 @pytest.mark.sample(5)

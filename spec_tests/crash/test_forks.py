@@ -153,10 +153,18 @@ def test_a_fork_waits_for_a_section_for_a_bounded_time(monkeypatch: pytest.Monke
         in_child(lambda: in_child(lambda: None))
 
 
-def test_a_fork_inside_a_section_of_its_own_does_not_wait() -> None:
+def test_neither_a_fork_nor_a_section_waits_for_the_other_in_its_own_thread() -> None:
+    """What a thread runs while it forks, such as a finalizer, may enter a section."""
+
+    def enter() -> None:
+        forks._forking.add(threading.get_ident())  # as if this thread were forking
+        with unforked:
+            pass
+
     with unforked:
         in_child(unforked.__exit__)
         in_child(unforked.__enter__)
+    in_child(enter)
 
 
 def test_a_child_may_use_a_name_that_another_thread_was_importing(
@@ -399,7 +407,8 @@ def test_a_child_forgets_the_threads_that_it_does_not_have(monkeypatch: pytest.M
 
 
 def test_a_section_that_waited_for_a_fork_counts_as_entered() -> None:
-    """From then on, the next fork waits for it, and it may be entered again."""
+    """From then on, the next fork waits for it, and it may be entered again. Until then no fork
+    waits for it."""
     forks._forking.add(-1)  # as if another thread were forking
     entered, is_over, counts = threading.Event(), threading.Event(), []
 
@@ -416,6 +425,9 @@ def test_a_section_that_waited_for_a_fork_counts_as_entered() -> None:
     thread.start()
     try:
         assert not entered.wait(0.05)
+        begin = time.monotonic()
+        in_child(lambda: None)
+        assert time.monotonic() - begin < forks._PATIENCE_SECONDS
     finally:
         forks._forking.discard(-1)
     assert entered.wait(SECONDS)

@@ -18,7 +18,7 @@ import os
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
@@ -220,7 +220,7 @@ def take_away(
     if not is_disk and not has_mark:
         storage.claim(removes=True)
     there = {*storage.names()}
-    try:
+    with telling_of_removal(storage, [name for name, _ in indexes]):
         for name, aside in indexes:
             if name in there and is_disk:
                 storage.rename(name, aside)
@@ -235,9 +235,16 @@ def take_away(
         left, asides = [*unnamed(storage.names())], [aside for _, aside in indexes]
         do_all(storage.remove, [name for name in left if name not in asides], storage.traits)
         do_all(storage.remove, [name for name in left if name in asides], storage.traits)
+
+
+@contextmanager
+def telling_of_removal(storage: Storage, indexes: Sequence[str]) -> Iterator[None]:
+    """Let an error of the storage say that the checkpoint is removed, if no index is there."""
+    try:
+        yield
     except StorageError as error:
         with suppress(StorageError):
-            if {name for name, _ in indexes if name in there}.isdisjoint(storage.names()):
+            if not {*indexes}.intersection(storage.names()):
                 add_state(error, State.REMOVED)
         raise
 

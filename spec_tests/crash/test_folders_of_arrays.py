@@ -9,7 +9,6 @@ import errno
 import os
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from shardvar.formats.files import State
 from shardvar.formats.table import format_named
 from shardvar.storage import exchange, local
 from shardvar.storage.local import LocalStorage
-from spec_tests.helpers.faulty_storage import Fault, FaultyStorage, Killed, is_same
+from spec_tests.helpers.faulty_storage import Killed, is_same
 from spec_tests.helpers.orbax_files import settled
 from spec_tests.helpers.system_calls import Disk, snapshot, survivors
 from spec_tests.helpers.thoroughness import is_due, phase, stride
@@ -255,26 +254,6 @@ def test_a_chunk_whose_key_ends_like_the_name_of_a_chunk_goes_with_its_checkpoin
     sv.save(tmp_path / "ck", {"b/c": np.ones(3)}, format=form)
     save(tmp_path / "ck", form, NEW)
     assert not (tmp_path / "ck" / "b").exists()
-
-
-def test_a_removal_that_ends_at_any_step_leaves_old_or_nothing_and_the_next_is_complete(
-    form: str, tmp_path: Path
-) -> None:
-    index = format_named(form).capabilities.folder_index
-    for at in range(50):
-        path = tmp_path / str(at)
-        save(path, form, OLD)
-        put(path, {"notes.txt": b"mine"})
-        fault, storage = Fault(at), LocalStorage(str(path))
-        dying: Any = FaultyStorage(storage, fault)
-        with suppress(Killed):
-            format_named(form).remove(dying, index)
-        if fault.taken <= at:
-            break
-        assert state(path) in ("old", "nothing")
-        format_named(form).remove(storage, index)
-        assert os.listdir(path) == ["notes.txt"], fault.log
-    assert at > 5
 
 
 def test_arrays_without_an_index_are_somebody_elses_and_nothing_is_written_among_them(

@@ -59,7 +59,7 @@ from shardvar.formats.native.source import (
     write_mark,
 )
 from shardvar.formats.protocol import FileChecksums, FileWriter, NewCheckpoint, SharedFormat
-from shardvar.formats.sinks import CommitSteps, SetSink, take_away
+from shardvar.formats.sinks import CommitSteps, SetSink, take_away, telling_of_removal
 from shardvar.layout.dtypes import ITEMSIZES, NAMES, Ints
 from shardvar.limits import MAX_BLOCK_NBYTES, MAX_FILES
 from shardvar.planning.index import Metadata, References
@@ -376,8 +376,9 @@ class NativeFormat(SharedFormat):
             storage.announce([*left, *marks])
             return left
 
-        take_away(storage, [(index, aside)], unnamed, has_mark=True)
-        do_all(storage.remove, done, storage.traits)
+        with telling_of_removal(storage, [index]):
+            take_away(storage, [(index, aside)], unnamed, has_mark=True)
+            do_all(storage.remove, done, storage.traits)
 
     def process_file(self, name: str, token: str, process: int, count: int) -> str:
         return native_data_name(name, f"{token}-{process:05}-of-{count:05}")

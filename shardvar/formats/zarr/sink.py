@@ -35,7 +35,7 @@ import numpy as np
 from shardvar.errors import MissingFile, StorageError, TargetExists, UnsupportedError
 from shardvar.formats.files import State, add_state, discard_files, remove_unnamed, write_file
 from shardvar.formats.protocol import FileChecksums, FileWriter, Format, NewCheckpoint
-from shardvar.formats.sinks import FolderSink
+from shardvar.formats.sinks import FolderSink, telling_of_removal
 from shardvar.formats.zarr.files import (
     DATABASE,
     DATABASE_FILE,
@@ -371,15 +371,18 @@ def remove_arrays(storage: Storage, index: str, sides: frozenset[str]) -> None:
         storage.claim(removes=True)
     names = storage.names()
     marker = f"{index}.removed.tmp"
-    # Commit: without its index the folder has no checkpoint, and the index that stands aside marks
-    # the arrays for removal.
-    if index in names:
-        storage.rename(index, marker)
-    if is_interrupted(storage.names(), index):
-        _clear(storage, index, sides)
-    # The index that stands aside goes last, when all else is gone from the disk.
-    for name in sorted(asides_of(storage.names(), index), key=lambda name: name.startswith(index)):
-        storage.remove(name)
+    with telling_of_removal(storage, [index]):
+        # Commit: without its index the folder has no checkpoint, and the index that stands aside marks
+        # the arrays for removal.
+        if index in names:
+            storage.rename(index, marker)
+        if is_interrupted(storage.names(), index):
+            _clear(storage, index, sides)
+        # The index that stands aside goes last, when all else is gone from the disk.
+        for name in sorted(
+            asides_of(storage.names(), index), key=lambda name: name.startswith(index)
+        ):
+            storage.remove(name)
 
 
 def check_folder(storage: Storage, index: str) -> None:

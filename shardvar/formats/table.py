@@ -214,12 +214,12 @@ def formats_of(names: Sequence[str], name: str) -> Iterator[Format]:
     if not name:
         told = {name: format_of_name(name) for name in names}
         others = [name for name in names if not told[name]]
-        marked = {form for form in told.values() if form}
+        marked = {*told.values()}
         marked |= {form for form, known in _BUILT_IN.items() if any(map(known.mark.search, others))}
         marks = "|".join(known.mark.pattern for known in _BUILT_IN.values())
         mark = re.compile(rf"(?:{marks})(?:\w*-?\d{{5}}-of-\d{{5}})?\Z")  # not of "a.npzx"
         # A Universal Checkpoint without the states of its model has folders and no file.
-        if not marked or not all(
+        if not names or not all(
             mark.search(name) or ending_of_other_files(name) for name in others
         ):
             marked |= _ANY_NAME

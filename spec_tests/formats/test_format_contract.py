@@ -7,6 +7,7 @@ A format that another package adds is held to the same sentences by being in the
 import os
 import pickle
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -59,6 +60,7 @@ from spec_tests.helpers.format_protocol import GOLDEN, open_path, read_payload, 
 from spec_tests.helpers.native_checkpoints import Piece, assignment_of, whole
 from spec_tests.helpers.native_checkpoints import cut as parts_of
 from spec_tests.helpers.orbax_files import settled
+from spec_tests.hostile.case import CASES, HERE
 from spec_tests.hostile.evidence import EVIDENCE
 
 Payloads = dict[tuple[str, Region], tuple[str, tuple[int, ...], bytes]]
@@ -249,6 +251,24 @@ def test_what_another_program_wrote_is_found_by_key_and_read_in_parts(name: str)
     source.close()
 
 
+@pytest.mark.parametrize("name", format_names())
+def test_a_fault_is_told_of_its_key_as_in_the_list_and_no_key_is_listed_twice(name: str) -> None:
+    """Of the hostile checkpoints of a format, those that can be opened."""
+    for case in (each for each in CASES if each.name.startswith(EVIDENCE[name].cases)):
+        with suppress(CheckpointError), ExitStack() as stack:
+            listed, asked = (
+                stack.enter_context(
+                    closing(open_path(format_named(name), HERE / case.name / case.path))
+                )
+                for _ in range(2)
+            )
+            faults = dict(listed.index.faults)
+            for key, fault in faults.items():
+                assert repr(asked.index.faults[key]) == repr(fault)
+            keys = [key for each in listed.index.scan() for key in each.slices.tensors.keys]
+            assert len({*keys}) == len(keys), case.name
+
+
 def test_what_is_written_is_read(place: Place) -> None:
     """Of everything that the capabilities name; and the metadata of the user."""
     cut = halves("float32") if "float32" in place.can.slice_dtypes else []
@@ -278,8 +298,12 @@ NAMES_OF_FILES = st.lists(st.sampled_from(PARTS_OF_NAMES), min_size=1, max_size=
 @example(files=["ck.data-00000-of-00001"], name="ck")
 @example(files=["checkpoint_10"], name="")
 @example(files=["metadata.pkl"], name="")
+@example(files=[], name="")
 def test_a_format_that_is_not_asked_would_find_nothing(files: list[str], name: str) -> None:
+    """A folder is there in any case: of a Universal Checkpoint, it may be all that is left."""
     with TemporaryDirectory() as directory:
+        Path(directory, "zero", "w").mkdir(parents=True)
+        Path(directory, "zero", "w", "fp32.pt").touch()
         for file in files:
             # The end of TensorFlow's V1 files and the beginning of a safetensors file: bytes that
             # formats look for.
@@ -325,8 +349,10 @@ def test_files_are_as_many_as_the_capabilities_allow(place: Place) -> None:
     source.close()
 
 
-def test_slices_are_held_of_the_dtypes_that_are_named_and_of_no_other(place: Place) -> None:
-    """What cannot be held is refused before a byte is written, with its key."""
+@pytest.mark.parametrize("form", [*WRITTEN, "orbax-plain", "universal", "gguf-blocks"])
+def test_what_cannot_be_held_is_refused_with_its_key(form: str, storage: LocalStorage) -> None:
+    """Before a byte is written."""
+    place = Place(format_named(form), storage)
     capabilities = place.can
     for name in NAMES:
         if name in capabilities.dtypes and is_number(name):
@@ -337,6 +363,10 @@ def test_slices_are_held_of_the_dtypes_that_are_named_and_of_no_other(place: Pla
         if name not in capabilities.dtypes:
             nbytes = max(1, int(ITEMSIZES[code(name)]))
             place.refuse([Piece(name, name, (1,), Region((0,), (1,)), bytes(nbytes))], name)
+
+
+def test_slices_of_the_dtypes_that_are_named_are_read_again(place: Place) -> None:
+    capabilities = place.can
     for name in sorted(capabilities.dtypes & capabilities.slice_dtypes):
         if is_number(name):
             place.write_and_read("ck", halves(name))

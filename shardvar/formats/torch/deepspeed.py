@@ -335,7 +335,7 @@ class _Zero(NamedTuple):
         leaves = parts[0].leaves
         stage, world = (leaves.get(_ZERO + key) for key in ("zero_stage", "partition_count"))
         if type(stage) is Node and type(stage.args) is tuple and len(stage.args) == 1:
-            stage = stage.args[0]  # a member of an enumeration, made from its value
+            (stage,) = stage.args  # a member of an enumeration, made from its value
         if type(world) is list and world and {*map(type, world)} == {int}:
             world = max(world)
         if type(stage) is not int or type(world) is not int or stage not in (1, 2, 3) or world < 1:

@@ -53,7 +53,8 @@ def test_a_copy_keeps_the_objects(form: str, tmp_path: Path) -> None:
     """In the same format and from any format to any other, in another cut; a filter chooses among
     them, and the metadata of the user stay. Also without any tensor."""
     values = {"lr": 0.1, "betas": (0.9, 0.99), "size": Size([2]), "kind": Tagged("torch.dtype", "int8"),
-              "step": np.int64(3), "map": OrderedMap({"a": None}), "name": "adam"}  # fmt: skip
+              "step": np.int64(3), "map": OrderedMap({"a": None}), "name": "adam",
+              "raw": bytearray(b"\0\xff"), "z": 1 - 2j}  # fmt: skip
     save_with(tmp_path / "a.safetensors", document(**values))
     first, second = named(tmp_path, "b", form), named(tmp_path, "c", form)
     sv.reshard(tmp_path / "a.safetensors", first, format=form)

@@ -124,6 +124,7 @@ def test_a_checksum_of_an_external_file_is_compared(tmp_path: Path) -> None:
     for verb in (lambda: sv.load(path), lambda: sv.reshard(path, tmp_path / "m.safetensors")):
         with pytest.raises(CorruptCheckpoint, match="SHA-1"):
             verb()
+    assert all(sv.load(path, [key]).keys() == {key} for key in "ab")
     with sv.open_checkpoint(path) as reader:
         assert reader.read("a").tolist() == [1, 2] and reader.unverified[0][0] == "a"
     with sv.open_checkpoint(path) as reader, pytest.raises(CorruptCheckpoint):

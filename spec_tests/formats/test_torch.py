@@ -8,6 +8,7 @@ import shutil
 import tracemalloc
 import zlib
 from collections import Counter, OrderedDict, defaultdict
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from shardvar.wire.plain import Global, Node, Reference
 from spec_tests.helpers.damage import flip
 from spec_tests.helpers.format_protocol import GOLDEN
 from spec_tests.helpers.torch_files import save_pickled
+from spec_tests.helpers.way_counts import entered
 
 UNLIKE = "disagree with their CRC-32"
 TENSOR = Node("torch._utils._rebuild_tensor_v2", ())
@@ -165,18 +167,25 @@ def test_opening_reads_no_item_and_a_key_reads_its_own() -> None:
     "case", ["rows9_ranks2", "fsdp2_adamw_bf16_3_ranks", "bit_in_values", "item_rezipped"]
 )
 def test_a_frame_that_is_like_another_is_read_like_one_that_is_not(case: str) -> None:
-    """The template of a frame skips work whose result is known, and changes nothing."""
+    """The template of a frame skips most of the work, whose result is known, and changes nothing."""
     storage = LocalStorage(str(GOLDEN / "torch_dcp" / case / "ckpt"))
     source = open_dcp(storage, ".metadata")
     index: Any = source.index
     items = parse_metadata((GOLDEN / "torch_dcp" / case / "ckpt" / ".metadata").read_bytes())
     data = DataFiles(storage, index.files)
+    places = [
+        (int(index.file[row]), item.start, item.nbytes, (index.slices.dtype(row), item.shape))
+        for row, item in enumerate(items.rows)
+        if index.slices.dtype(row) != "string"
+    ]
+
+    def views(frames: Frames) -> list[Any]:
+        return [frames.read_tensor(*place) for place in places]
+
     fast, plain = Frames(data), Frames(data, uses_templates=False)
-    for row, item in enumerate(items.rows):
-        if index.slices.dtype(row) != "string":
-            tensor = index.slices.dtype(row), item.shape
-            place = int(index.file[row]), item.start, item.nbytes, tensor
-            assert fast.read_tensor(*place) == plain.read_tensor(*place)
+    assert views(fast) == views(plain)
+    few, many = (sum(entered(partial(views, each)).values()) for each in (fast, plain))
+    assert few < many / 2
     source.close()
 
 

@@ -69,8 +69,9 @@ def test_without_a_fill_value_zeros_stand_for_an_absent_chunk(tmp_path: Path) ->
         {".zgroup": {"zarr_format": 2}, "t/.zarray": described_v2(), "t/0": HALVES["t/c/0"]},
     )
     assert sv.load(path)["t"].tolist() == [1, 2, 0, 0]
-    said = "t: 1 of 2 chunks are absent; there is no fill value, and zeros stand for them."
-    assert sv.verify(path).notes == (said,)
+    said = ": 1 of 2 chunks are absent; there is no fill value, and zeros stand for them."
+    assert sv.verify(path).notes == (f"t{said}",)
+    assert sv.verify(path / "t").notes == (f".{said}",)  # the folder is the array
     files = {
         "zarr.json": GROUP,
         "t/zarr.json": described_v3(fill_value=None),

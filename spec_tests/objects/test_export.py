@@ -293,6 +293,9 @@ def test_the_functions_of_a_saved_model_take_ids_and_a_table_and_give_rows(tmp_p
         assert fields_of(function, 1, 3, 1) == fields_of(function, 4, 1) == [b"rows"]
         assert fields_of(function, 1, 2, 3) == [INT64, RESOURCE]
         assert fields_of(function, 1, 3, 3) == [FLOAT] and fields_of(function, 1, 17) == [1]
+        node = [*fields_of(function, 3, 1), *fields_of(function, 3, 2), *fields_of(function, 3, 3)]
+        assert node == [b"gather", b"ResourceGather", b"table", b"ids"]
+        assert fields_of(function, 4, 2) == [b"gather:output:0"]
         # A dictionary of the arguments by name, within a tuple of tuples; and one of the answers.
         for way, name, dtype, shape in (
             ((3, 52, 1, 53), b"ids", INT64, [ANY]),

@@ -30,17 +30,14 @@ from shardvar.wire.block_file import (
 )
 from shardvar.wire.crc import CRC32C
 from spec_tests.helpers.native_checkpoints import GOLDEN
+from spec_tests.helpers.octets import reads_of
 from spec_tests.hostile.native import u32
 
 TINY = (GOLDEN / "tiny" / "ck.svindex").read_bytes()
 
 
 def opened(index: bytes) -> BlockFile:
-    def read(start: int, nbytes: int) -> bytes:
-        assert 0 <= start <= start + nbytes <= len(index)
-        return index[start : start + nbytes]
-
-    return open_block_file(read, len(index))
+    return open_block_file(reads_of(index), len(index))
 
 
 def contents_of(index: bytes) -> Any:

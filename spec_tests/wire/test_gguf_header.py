@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from shardvar.errors import CheckpointError, IncompleteCheckpoint, ShardvarError
 from shardvar.wire import gguf as codec
 from shardvar.wire.gguf import GgufArray, GgufHeader, GgufTensor, build_gguf, parse_gguf
+from spec_tests.helpers.octets import reads_of
 from spec_tests.hostile.gguf import ARRAY, STRING, U32, Field, Info, gguf, number, text
 
 CODES = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
@@ -67,13 +68,7 @@ def fields(draw: st.DrawFn, name: str, order: str) -> tuple[Field, Any]:
 
 
 def parse(octets: bytes, reads: list[tuple[int, int]] | None = None) -> GgufHeader:
-    def read(start: int, nbytes: int) -> bytes:
-        assert 0 <= start <= start + nbytes <= len(octets)
-        if reads is not None:
-            reads.append((start, nbytes))
-        return octets[start : start + nbytes]
-
-    return parse_gguf(read, len(octets))
+    return parse_gguf(reads_of(octets, seen=reads), len(octets))
 
 
 @given(st.data(), st.sampled_from("<>"), st.sampled_from([2, 3]), st.integers(1, 60))

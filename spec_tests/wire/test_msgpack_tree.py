@@ -15,6 +15,7 @@ from shardvar.errors import IncompleteCheckpoint, ShardvarError
 from shardvar.limits import MAX_NBYTES, MAX_NESTING
 from shardvar.wire.msgpack_tree import PlacedArray, RefusedValue, parse_msgpack
 from shardvar.wire.plain import MAX_TEXT, too_large
+from spec_tests.helpers.octets import reads_of
 from spec_tests.hostile.flax import CHUNKED, array, chunks, of, packed
 
 DTYPES = [
@@ -88,11 +89,7 @@ def octets_of(tree: Any) -> bytes:
 
 
 def parse(octets: bytes) -> tuple[Any, Any]:
-    def read(start: int, nbytes: int) -> bytes:
-        assert 0 <= start <= start + nbytes <= len(octets)
-        return octets[start : start + nbytes]
-
-    return parse_msgpack(read, len(octets))
+    return parse_msgpack(reads_of(octets), len(octets))
 
 
 def check(found: Any, expected: Any, octets: bytes) -> None:

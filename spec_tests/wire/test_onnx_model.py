@@ -16,6 +16,7 @@ from shardvar.wire import onnx as codec
 from shardvar.wire.onnx import OnnxModel, parse_model
 from shardvar.wire.plain import MAX_TEXT
 from shardvar.wire.protobuf import decode_fields, walk_fields
+from spec_tests.helpers.octets import reads_of
 from spec_tests.hostile import onnx
 from spec_tests.hostile.tensorflow import proto, varint
 
@@ -158,24 +159,16 @@ def test_a_walk_yields_the_fields_that_the_decoder_yields(
     fields: list[tuple[int, int | bytes]],
 ) -> None:
     message = b"before" + proto(*fields) + b"after"
-
-    def read(start: int, nbytes: int) -> bytes:
-        assert 6 <= start <= start + nbytes <= len(message) - 5
-        return message[start : start + nbytes]
-
+    bounds = 6, len(message) - 5
     found = [
         (number, begin if end < 0 else message[begin:end])
-        for number, begin, end in walk_fields(read, 6, len(message) - 5)
+        for number, begin, end in walk_fields(reads_of(message, *bounds), *bounds)
     ]
     assert found == [(each.number, each.value) for each in decode_fields(proto(*fields))] == fields
 
 
 def parse(octets: bytes) -> OnnxModel:
-    def read(start: int, nbytes: int) -> bytes:
-        assert 0 <= start <= start + nbytes <= len(octets)
-        return octets[start : start + nbytes]
-
-    return parse_model(read, len(octets))
+    return parse_model(reads_of(octets), len(octets))
 
 
 def found_in(model: OnnxModel, octets: bytes) -> list[Expected]:

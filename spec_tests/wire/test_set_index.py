@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from shardvar.errors import InvalidCheckpoint, MalformedCheckpoint
 from shardvar.formats.sets import build_set_index, read_set_index
 from shardvar.limits import MAX_HEADER_NBYTES
+from spec_tests.helpers.octets import reads_of
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 _JSON = st.recursive(
@@ -20,7 +21,7 @@ _JSON = st.recursive(
 
 
 def _read(text: bytes):
-    return read_set_index(lambda start, nbytes: text[start : start + nbytes], len(text))
+    return read_set_index(reads_of(text), len(text))
 
 
 @given(

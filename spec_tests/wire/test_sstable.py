@@ -25,6 +25,7 @@ from shardvar.wire.sstable import (
     open_table,
 )
 from spec_tests.helpers import paths
+from spec_tests.helpers.octets import reads_of
 
 GOLDEN = paths.GOLDEN / "tensorflow"
 FOREIGN = {"hand_small_blocks", "hand_snappy_index"}
@@ -56,7 +57,7 @@ SEVERAL_BLOCKS = st.dictionaries(KEYS, st.sampled_from(SIZES), max_size=12).map(
 
 
 def opened(data: bytes) -> SortedTable:
-    return open_table(lambda start, nbytes: data[start : start + nbytes], len(data))
+    return open_table(reads_of(data), len(data))
 
 
 def entries_of(data: bytes) -> list[tuple[bytes, bytes]]:
@@ -224,10 +225,8 @@ def test_an_index_that_names_one_block_many_times_does_not_multiply_it() -> None
     """A small file must not make a large answer: the second time the keys do not rise, and reading
     stops."""
     data = table(*[(b"d%05d" % i, GOOD) for i in range(1000)])
-    reads = []
-    opened_table = open_table(
-        lambda start, nbytes: reads.append(start) or data[start : start + nbytes], len(data)
-    )
+    reads: list[tuple[int, int]] = []
+    opened_table = open_table(reads_of(data, seen=reads), len(data))
     with pytest.raises(InvalidCheckpoint):
         list(opened_table.blocks())
     assert len(reads) == 4

@@ -48,6 +48,7 @@ from shardvar.wire.zip import (
     plan_local_nbytes,
     read_members,
 )
+from spec_tests.helpers.octets import reads_of
 
 START, NBYTES, COUNT = 1000, 46, 1
 
@@ -312,12 +313,7 @@ def test_members_are_those_of_zipfile_by_the_directory_or_by_local_headers(
         for name, value in zip(names, values, strict=False):
             archive.writestr(name, value)
     octets = file.getvalue()
-
-    def read(start: int, nbytes: int) -> bytes:
-        assert 0 <= start <= start + nbytes <= nbytes_of
-        return octets[start : start + nbytes]
-
-    nbytes_of = len(octets)
+    read = reads_of(octets)
     infos = zipfile.ZipFile(io.BytesIO(octets)).infolist()
     expected = [
         Member(
@@ -327,7 +323,7 @@ def test_members_are_those_of_zipfile_by_the_directory_or_by_local_headers(
         for each in infos
     ]  # fmt: skip
     found = read_members(
-        read, nbytes_of, data.draw(st.sampled_from([(TAIL_NBYTES,), (22, 60, TAIL_NBYTES)]))
+        read, len(octets), data.draw(st.sampled_from([(TAIL_NBYTES,), (22, 60, TAIL_NBYTES)]))
     )
     assert (found.members, found.fault, found.cut) == (expected, None, "")
     begins = [locate_member(read, each, found.stop) for each in expected]
@@ -339,6 +335,7 @@ def test_members_are_those_of_zipfile_by_the_directory_or_by_local_headers(
             locate_member(read, each, begin + each.stored_nbytes - 1)
     ends = [*(each.start for each in expected[1:]), found.stop]
     nbytes_of = data.draw(st.integers(0, len(octets) - 1))
+    read = reads_of(octets[:nbytes_of])
     whole = sum(end <= nbytes_of for end in ends)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("shardvar.wire.zip._BLOCK_NBYTES", block)

@@ -279,14 +279,7 @@ def test_laughs_cost_nothing() -> None:
     """Fifty lists, each of which holds the one before it ten times."""
     data = b"\x80\x02]q\x00"
     for number in range(1, 50):
-        data += (
-            b"]("
-            + b"h"
-            + bytes([number - 1])
-            + (b"h" + bytes([number - 1])) * 9
-            + b"eq"
-            + bytes([number])
-        )
+        data += b"](" + (b"h" + bytes([number - 1])) * 10 + b"eq" + bytes([number])
     value, _ = parse_pickle(b"\x80\x02(" + data[2:] + b"l.")
     assert isinstance(value, list)
 

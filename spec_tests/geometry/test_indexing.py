@@ -114,19 +114,19 @@ def test_a_range_of_positions_comes_back_from_its_slice(length: int, data: st.Da
     assert list(range(length)[slice_of(indices)]) == list(indices)
 
 
-MISTAKES: list[tuple[Any, str | None, type[ArgumentError], str]] = [
-    (5, "5", OutOfRange, "Index 5 is out of range for axis 0 of length 5."),
-    ((0, -3), "0, -3", OutOfRange, "Index -3 is out of range for axis 1 of length 2."),
-    ((0, 0, 0), "0, 0, 0", OutOfRange, "3 indices are too many for the shape (5, 2)."),
-    ((..., ...), "..., ...", OutOfRange, "An index has more than one ellipsis."),
-    (slice(0, 5, 0), "0:5:0", ArgumentError, "A slice has step 0."),
-    ("a", None, ArgumentTypeError, "Invalid index 'a'."),
-    (1.5, None, ArgumentTypeError, "Invalid index 1.5."),
-    (slice(0.5, 2), None, ArgumentTypeError, "Invalid index slice(0.5, 2, None)."),
-]
-
-
-@pytest.mark.parametrize(("key", "text", "error", "cause"), MISTAKES)
+@pytest.mark.parametrize(
+    ("key", "text", "error", "cause"),
+    [
+        (5, "5", OutOfRange, "Index 5 is out of range for axis 0 of length 5."),
+        ((0, -3), "0, -3", OutOfRange, "Index -3 is out of range for axis 1 of length 2."),
+        ((0, 0, 0), "0, 0, 0", OutOfRange, "3 indices are too many for the shape (5, 2)."),
+        ((..., ...), "..., ...", OutOfRange, "An index has more than one ellipsis."),
+        (slice(0, 5, 0), "0:5:0", ArgumentError, "A slice has step 0."),
+        ("a", None, ArgumentTypeError, "Invalid index 'a'."),
+        (1.5, None, ArgumentTypeError, "Invalid index 1.5."),
+        (slice(0.5, 2), None, ArgumentTypeError, "Invalid index slice(0.5, 2, None)."),
+    ],
+)
 def test_the_same_mistake_has_the_same_error_everywhere(
     key: Any, text: str | None, error: type[ArgumentError], cause: str, tmp_path: Path
 ) -> None:
@@ -203,7 +203,8 @@ def test_regions_and_a_pick_are_the_index(data: st.DataObject, shape: tuple[int,
     elements = read(gather, array)
     np.testing.assert_array_equal(gather.take(elements), expected, strict=True)
     assert gather.picked_shape == expected.shape
-    if not any(isinstance(item, slice) and (item.step or 1) != 1 for item in _items(key)):
+    items = key if isinstance(key, tuple) else (key,)
+    if not any(isinstance(item, slice) and (item.step or 1) != 1 for item in items):
         assert np.isin(elements, expected).all()
     assert len(np.unique(elements)) == elements.size
     if gather.is_direct:
@@ -245,10 +246,6 @@ def test_a_region_is_an_index_if_it_lies_in_the_shape() -> None:
     assert plan_region(inside, (3, 3)) == (inside, ())
     with pytest.raises(ArgumentError, match=r"reaches out of the shape \(3, 2\)"):
         plan_region(inside, (3, 2))
-
-
-def _items(key: Any) -> tuple[Any, ...]:
-    return key if isinstance(key, tuple) else (key,)
 
 
 def test_rows_that_follow_each_other_are_one_region() -> None:

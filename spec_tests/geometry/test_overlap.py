@@ -255,10 +255,7 @@ def test_a_flaw_is_found_exactly_where_marking_every_element_finds_one(
 
 def test_one_element_among_millions_is_found() -> None:
     """A grid of 40,000 regions, of which one lost its last element to the region of another."""
-    index = np.stack(np.meshgrid(np.arange(200), np.arange(200), indexing="ij"), axis=-1).reshape(
-        -1, 2
-    )
-    offset, shape = index * 5, np.full(index.shape, 5)
+    offset, shape = grid(200, 200)
     assert find_flaw(offset, shape, (1000, 1000)) is None
     shape[777] = 4, 5
     flaw = find_flaw(offset, shape, (1000, 1000))

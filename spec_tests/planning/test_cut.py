@@ -11,7 +11,6 @@ from shardvar.errors import ArgumentError, ShardvarError
 from shardvar.layout import PartitionSpec, Region, check_tiles, div
 from shardvar.layout.meshes import Replicate, Shard, dtensor
 from shardvar.layout.meshes.layout import Mesh
-from shardvar.layout.partition import check_part_count
 from shardvar.planning.decision import cut_slices, is_cut_by
 from shardvar.planning.index import find_faults
 from shardvar.planning.slices import SliceTable, TensorTable
@@ -66,13 +65,6 @@ def test_a_tensor_without_rows_is_one_part(cut: Any) -> None:
 def test_scalars_and_strings_stay_whole(cut: Any) -> None:
     assert regions((), "float32", cut) == [Region((), ())]
     assert regions((4, 4), "string", cut) == [Region.whole((4, 4))]
-
-
-def test_the_parts_of_all_tensors_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{check_part_count.__module__}.MAX_PARTS", 10)
-    tensors = TensorTable.of([("a", "float32", (6,)), ("b", "int8", (6,))])
-    with pytest.raises(ArgumentError, match="12 parts are too many"):
-        cut_slices(tensors.whole(), 6)
 
 
 @given(tensor_tables(), st.data())

@@ -4,7 +4,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardvar.errors import IncompleteCheckpoint, OutOfBounds, OverlappingSlices
@@ -82,19 +82,13 @@ def test_the_faults_are_those_that_marking_every_element_finds(slices: SliceTabl
             assert (marks == 0).all(), "exactly the holes are named"
 
 
-@pytest.fixture
-def nothing_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every tensor that is cut along several axes is treated as one of many slices."""
-    monkeypatch.setattr(index, "_SEARCHED", 0)
-
-
-@pytest.mark.usefixtures("nothing_is_searched")
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damaged_tables())
 def test_many_slices_have_the_same_faults_as_few(slices: SliceTable) -> None:
     """The same keys are at fault, with an error that is true: of a hole and an overlap, either may
-    be named."""
-    expected, found = twin(slices), find_faults(slices)
+    be named. Every tensor that is cut along several axes is treated as one of many slices."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index, "_SEARCHED", 0)
+        expected, found = twin(slices), find_faults(slices)
     assert found.keys() == expected.keys()
     for key, error in found.items():
         tensor = list(slices.tensors.keys).index(key)

@@ -4,6 +4,7 @@ every time."""
 import re
 from dataclasses import dataclass
 from dataclasses import replace as replace_
+from itertools import product
 from math import prod
 from types import SimpleNamespace
 from typing import Any
@@ -53,15 +54,8 @@ def elements(slices: SliceTable) -> set[tuple[str, tuple[int, ...]]]:
     found = []
     for row in range(len(slices)):
         region = slices.region(row)
-        x = (
-            np.stack(np.meshgrid(*map(np.arange, region.shape), indexing="ij"), axis=-1)
-            if region.rank
-            else None
-        )
-        indices = (
-            [()] if x is None else (x.reshape(-1, region.rank) + np.array(region.offset)).tolist()
-        )
-        found.extend((slices.key(row), tuple(index)) for index in indices)
+        indices = product(*map(range, region.offset, region.stop))
+        found.extend((slices.key(row), index) for index in indices)
     assert len(found) == len(set(found))
     return set(found)
 

@@ -1,7 +1,5 @@
-"""Answers of policies that must be refused, each loss by its words; and what a format can do unless
-it says more."""
+"""Answers of policies that must be refused, each loss by its words."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -20,48 +18,8 @@ from shardvar.planning.decision import (
 from shardvar.planning.plan import REPLICAS, check_replicas
 from shardvar.planning.policies import MaxShardSizePolicy, SeparatePolicy
 from shardvar.planning.policies.policy import HOLDS_ALL
-from shardvar.planning.slices import (
-    Assignment,
-    Capabilities,
-    SliceTable,
-    TensorTable,
-    cuttable_rows,
-)
+from shardvar.planning.slices import Assignment, TensorTable
 from spec_tests.helpers.hypothesis_strategies import table_of
-
-
-def table(shape: tuple[int, ...], regions: Sequence[Region]) -> SliceTable:
-    """Slices of one tensor ``t`` of float32."""
-    tensors = TensorTable.of([("t", "float32", shape)])
-    rank = len(shape)
-    return SliceTable.of(
-        tensors,
-        np.zeros(len(regions), np.int64),
-        np.array([region.offset for region in regions], np.int64).reshape(-1, rank),
-        np.array([region.shape for region in regions], np.int64).reshape(-1, rank),
-        np.array([4 * region.size for region in regions], np.int64),
-    )
-
-
-def test_a_format_can_do_nothing_that_it_does_not_say() -> None:
-    """But for several files and a replacement in one step, which all but a few can do."""
-    least = Capabilities(frozenset({"float32"}), frozenset())
-    found = {
-        name: getattr(least, name)
-        for name in Capabilities._fields
-        if name not in ("dtypes", "slice_dtypes")
-    }
-    said = {name for name, value in found.items() if value}
-    assert {"many_files", "atomic_overwrite"} <= said
-    assert not said & {
-        "empty_slices", "holds_objects", "guards_metadata", "objects_in_tensor", "holds_ties",
-        "is_grid",
-    }  # fmt: skip
-    assert found["max_slice_rank"] == 0
-    # Without a dtype whose slices it holds, and without an axis, it cuts nothing.
-    halves = table((4,), [Region((0,), (2,)), Region((2,), (2,))])
-    for each in (least, least._replace(slice_dtypes=frozenset({"float32"}))):
-        assert not cuttable_rows(halves, each).any()
 
 
 @pytest.mark.parametrize("wrong", ["last", "", "Equal", "firs"])
@@ -75,9 +33,10 @@ def test_replicas_are_treated_in_known_ways_only(wrong: str) -> None:
 
 def test_slices_without_elements_may_not_be_stored_more_often_than_given() -> None:
     empty, top, bottom = Region((2, 0), (0, 3)), Region((0, 0), (2, 3)), Region((2, 0), (2, 3))
-    given = table((4, 3), [top, empty, bottom])
+    tensors = TensorTable.of([("t", "float32", (4, 3))])
+    given = table_of(tensors, [(0, part) for part in (top, empty, bottom)])
     for times in range(4):
-        answered = table((4, 3), [top, *[empty] * times, bottom])
+        answered = table_of(tensors, [(0, part) for part in (top, *[empty] * times, bottom)])
         losses = find_unequal(given, answered)
         # One line for a region that is stored too often, however often that is.
         assert losses == (["stored [2:2, 0:3] of 't' once more"] if times > 1 else [])

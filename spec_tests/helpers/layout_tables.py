@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from shardvar.layout.meshes import Layout
+from shardvar.layout.meshes import Layout, Partial, Replicate, Shard, StridedShard
+from shardvar.layout.meshes.dtensor import DTensorPlacement
 from spec_tests.helpers.paths import GOLDEN
 
 Case = dict[str, Any]
@@ -71,6 +72,22 @@ def recorded(case: Case) -> dict[int, list[tuple[tuple[int, ...], tuple[int, ...
         ]
         for device in case["devices"]
     }
+
+
+KINDS: dict[str, Any] = {
+    "shard": Shard,
+    "replicate": Replicate,
+    "partial": Partial,
+    "strided_shard": StridedShard,
+}
+
+
+def placements_of(layout: dict[str, Any]) -> list[DTensorPlacement]:
+    """Return the placements that a recorded layout has."""
+    return [
+        KINDS[each["kind"]](**{name: value for name, value in each.items() if name != "kind"})
+        for each in layout["placements"]
+    ]
 
 
 def local_positions(layout: Layout, device: int) -> list[int]:

@@ -7,29 +7,21 @@ import pytest
 
 from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
 from shardvar.layout.meshes import Layout, Partial, Replicate, Shard, StridedShard, dtensor
-from shardvar.layout.meshes.dtensor import DTensorPlacement
 from shardvar.layout.meshes.layout import Mesh
 from shardvar.spec.meshes import by_placements, elements
-from spec_tests.helpers.layout_tables import Case, cases, each_row, held, local_positions, recorded
-
-KINDS: dict[str, Any] = {
-    "shard": Shard,
-    "replicate": Replicate,
-    "partial": Partial,
-    "strided_shard": StridedShard,
-}
-
-
-def placements_of(case: Case) -> list[DTensorPlacement]:
-    """Return the placements of a recorded case."""
-    return [
-        KINDS[each["kind"]](**{name: value for name, value in each.items() if name != "kind"})
-        for each in case["layout"]["placements"]
-    ]
+from spec_tests.helpers.layout_tables import (
+    Case,
+    cases,
+    each_row,
+    held,
+    local_positions,
+    placements_of,
+    recorded,
+)
 
 
 def layout_of(case: Case) -> Layout:
-    return dtensor(case["shape"], Mesh(case["mesh"]["shape"]), placements_of(case))
+    return dtensor(case["shape"], Mesh(case["mesh"]["shape"]), placements_of(case["layout"]))
 
 
 @each_row(cases("dtensor"))

@@ -9,24 +9,20 @@ import numpy as np
 import pytest
 
 from shardvar.errors import ArgumentError, LayoutError, OutOfRange
-from shardvar.layout.meshes import (
-    DTensorPlacement,
-    Layout,
-    Replicate,
-    Shard,
-    StridedShard,
-    deepspeed,
-    dtensor,
-    fsdp,
-    fsdp_flat,
-    fsdp_placements,
-)
+from shardvar.layout.meshes import Layout, deepspeed, dtensor, fsdp, fsdp_flat, fsdp_placements
 from shardvar.layout.meshes.layout import Mesh
-from spec_tests.helpers.layout_tables import Case, cases, each_row, held, local_positions, recorded
+from spec_tests.helpers.layout_tables import (
+    Case,
+    cases,
+    each_row,
+    held,
+    local_positions,
+    placements_of,
+    recorded,
+)
 
 PER_PARAMETER = ("fsdp2", "hsdp", "fsdp2_tp", "hsdp_tp")
 FLAT = ("fsdp1", "fsdp1_no_shard")
-KINDS: dict[str, Any] = {"shard": Shard, "replicate": Replicate, "strided_shard": StridedShard}
 
 
 def mesh_of(case: Case) -> Mesh:
@@ -47,11 +43,8 @@ def by_placements(case: Case) -> Layout:
 def test_a_parameter_has_the_placements_and_a_device_the_regions_of_torch(case: Case) -> None:
     """And the two definitions differ exactly where the table says so, by the regions that it
     lists."""
-    given: list[DTensorPlacement] = [
-        KINDS[each["kind"]](**{name: value for name, value in each.items() if name != "kind"})
-        for each in case["layout"]["placements"]
-    ]
-    assert list(fsdp_placements(case["shape"], mesh_of(case), **asked(case))) == given
+    given = fsdp_placements(case["shape"], mesh_of(case), **asked(case))
+    assert list(given) == placements_of(case["layout"])
     shards = fsdp(case["shape"], mesh_of(case), **asked(case))
     assert held(shards) == recorded(case)
     assert [list(group) for group in shards.replicas] == case["replicas"]

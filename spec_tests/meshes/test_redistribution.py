@@ -22,9 +22,8 @@ from shardvar.layouts import (
     parameter_servers,
     plan_redistribution,
 )  # fmt: skip
-from spec_tests.helpers.layout_tables import Case, cases, each_row
+from spec_tests.helpers.layout_tables import Case, cases, each_row, placements_of
 from spec_tests.helpers.thoroughness import stride
-from spec_tests.meshes.test_dtensor_layouts import KINDS
 
 R = Replicate()
 CUTS: tuple[DTensorPlacement, ...] = (R, Shard(0), Shard(1), StridedShard(0, 2), StridedShard(0, 3))
@@ -32,14 +31,7 @@ CUTS: tuple[DTensorPlacement, ...] = (R, Shard(0), Shard(1), StridedShard(0, 2),
 
 def sides(case: Case) -> tuple[list[DTensorPlacement], list[DTensorPlacement]]:
     """Return the placements before and after of a recorded case."""
-    before, after = (
-        [
-            KINDS[each["kind"]](**{name: value for name, value in each.items() if name != "kind"})
-            for each in case[side]["placements"]
-        ]
-        for side in ("source", "target")
-    )
-    return before, after
+    return placements_of(case["source"]), placements_of(case["target"])
 
 
 def is_distributable(case: Case) -> bool:

@@ -24,6 +24,7 @@ from shardvar.reference.variables import initializers as init
 from spec_tests.helpers.sharded_variables import counting, sharded_of
 
 NAN, INF = float("nan"), float("inf")
+slices = sv.IndexedSlices
 ROWS, COLUMNS = 5, 2
 
 
@@ -55,10 +56,6 @@ def of_each(act: Callable[[Any], Any]) -> list[Callable[[Given], Any]]:
     """The same of a sharded, a plain, a mirrored and an aggregating variable: there is one rule for
     all."""
     return [partial(lambda g, kind: act(getattr(g, kind)), kind=kind) for kind in "svma"]
-
-
-def slices(values: Any, ids: Any) -> sv.IndexedSlices:
-    return sv.IndexedSlices(values, ids)
 
 
 def ones(*shape: int, dtype: Any = np.float32) -> Any:
@@ -98,7 +95,11 @@ CASES: dict[str, list[tuple[type[Exception], str, list[Callable[[Given], Any]]]]
         ),
         (ValueError, "do not address", of_each(lambda x: x.gather_nd([[0, 0, 0]]))),
         (ValueError, r"3 indices are too many", of_each(lambda x: x[0, 0, 0])),
-        (ValueError, r"mask of shape \(4,\)", of_each(lambda x: x[np.ones(4, bool)])),
+        (IndexError, r"mask of shape \(4,\) does not", of_each(lambda x: x[np.ones(4, bool)])),
+        (IndexError, r"fit the axes \(2,\)", of_each(lambda x: x[:, np.ones(5, bool)])),
+        (IndexError, "[Ss]hape mismatch", of_each(lambda x: x[[0, 1], [0, 1, 0]])),
+        (IndexError, "axis 5", of_each(lambda x: np.sum(x, axis=5))),
+        (ValueError, "reshape", of_each(lambda x: np.reshape(x, (4, 4)))),
         (ValueError, "inhomogeneous", of_each(lambda x: x.assign([[1.0, 2.0], [3.0]]))),
         (
             ValueError,
@@ -135,6 +136,7 @@ CASES: dict[str, list[tuple[type[Exception], str, list[Callable[[Given], Any]]]]
         (ValueError, "'nonesuch' is not known", [lambda g: Variable([1.0], dtype="nonesuch")]),
         (TypeError, "Invalid dtype 3", [lambda g: Variable([1.0], dtype=3)]),
         (ValueError, "max_norm", [lambda g: nn.embedding_lookup(g.i, [0], max_norm=1.0)]),
+        (ValueError, "add", [lambda g: sharded_of(np.ones(3, np.int8), [1, 2]) + 1000]),
         (TypeError, "IndexedSlices", of_each(lambda x: x.scatter_add(ones(5, 2)))),
         (TypeError, "IndexedSlices", of_each(lambda x: x.batch_scatter_update((1, 2)))),
         (ValueError, "", [lambda g: Variable([[1, 2], [3]]), lambda g: Variable([None])]),
@@ -146,12 +148,16 @@ CASES: dict[str, list[tuple[type[Exception], str, list[Callable[[Given], Any]]]]
         (IndexError, "9", of_each(lambda x: x.gather_nd([[0, 0], [9, 1]]))),
         (ValueError, "is a scalar and has no rows", [lambda g: Variable(1.0).sparse_read([0])]),
         (IndexError, "5", of_each(lambda x: x[5])),
-        (IndexError, "-6", of_each(lambda x: x[-6])),
+        (IndexError, "Index -6 is out of range for axis 0", of_each(lambda x: x[-6])),
         (IndexError, "2", of_each(lambda x: x[0, 2])),
-        (IndexError, "5", of_each(lambda x: x[[0, 5]])),
+        (IndexError, "Index 5 is out of range", of_each(lambda x: x[[0, 5]])),
+        (ValueError, "step 0", of_each(lambda x: x[0:5:0])),
         (TypeError, "integers", of_each(lambda x: x.sparse_read([0.5]))),
         (TypeError, "integers", of_each(lambda x: x.scatter_add(slices(ones(1, 2), [True])))),
         (TypeError, "Invalid index", of_each(lambda x: x[1.5])),
+        (TypeError, r"Invalid index \[0.5\]", of_each(lambda x: x[[0.5]])),
+        (TypeError, "0.5 must be an integer", of_each(lambda x: x[0.5:2])),
+        (TypeError, "Invalid index", of_each(lambda x: x[{1: 2}])),
         (TypeError, "", of_each(lambda x: x.sparse_read(["a"]))),
         (TypeError, "", of_each(lambda x: x.sparse_read(None))),
         (

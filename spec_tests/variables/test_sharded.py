@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardvar as sv
-from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError, OutOfRange
+from shardvar.errors import ArgumentError, ArgumentTypeError, LayoutError
 from shardvar.layout.partition import Partition
 from shardvar.reference.variables import Variable
 from shardvar.reference.variables.interface import VariableInterface
@@ -173,16 +173,6 @@ def test_shapes_that_do_not_combine_are_an_error_of_the_tree(operator: Any) -> N
         for pair in ((variable, np.ones((4, 5))), (np.ones((4, 5)), variable)):
             with pytest.raises(ArgumentError, match=r"\(4, 5\)"):
                 operator(*pair)
-
-
-def test_functions_of_numpy_on_variables_raise_errors_of_the_tree() -> None:
-    sharded = sharded_of(np.ones((3, 2), np.float32), [1, 2])
-    with pytest.raises(OutOfRange, match="axis 5"):
-        np.sum(sharded, axis=5)
-    with pytest.raises(ArgumentError, match="reshape"):
-        np.reshape(sharded, (4, 4))
-    with pytest.raises(ArgumentError, match="add"):
-        sharded_of(np.ones(3, np.int8), [1, 2]) + 1000
 
 
 def test_every_public_method_of_a_variable_is_one_of_a_sharded_variable_with_the_same_arguments() -> (

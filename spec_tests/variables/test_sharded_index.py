@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from shardvar.errors import ArgumentError, ArgumentTypeError, OutOfRange
+from shardvar.errors import ArgumentError
 from shardvar.reference.devices import Device, device_scope, track_transfers
 from shardvar.reference.variables import ShardedVariable, Variable
 from shardvar.reference.variables.rows import RowLayout
@@ -67,26 +67,6 @@ def test_arrays_of_integers(sizes: list[int], data: st.DataObject) -> None:
     same(sharded[:, first[0] % 3], array[:, first[0] % 3])
     own = ShardedVariable([UserVariable(part) for part in np.split(array, np.cumsum(sizes)[:-1])])
     same(own[first], array[first])
-
-
-@pytest.mark.parametrize(
-    ("key", "error", "said"),
-    [
-        (-6, OutOfRange, "Index -6 is out of range for axis 0"),
-        ([0, 5], OutOfRange, "Index 5 is out of range"),
-        (np.ones(4, bool), OutOfRange, r"A mask of shape \(4,\) does not fit"),
-        ((slice(None), np.ones(5, bool)), OutOfRange, r"does not fit the axes \(2,\)"),
-        (([0, 1], [0, 1, 0]), OutOfRange, "[Ss]hape mismatch"),
-        (slice(0, 5, 0), ArgumentError, "step 0"),
-        ([0.5], ArgumentTypeError, r"Invalid index \[0.5\]"),
-        (slice(0.5, 2), ArgumentTypeError, "0.5 must be an integer"),
-        ({1: 2}, ArgumentTypeError, "Invalid index"),
-    ],
-)
-def test_what_numpy_refuses_is_refused(key: Any, error: type[Exception], said: str) -> None:
-    for variable in (sharded_of(counting((5, 2)), [2, 3]), Variable(counting((5, 2)))):
-        with pytest.raises(error, match=said):
-            variable[key]
 
 
 def test_a_result_is_nobody_elses() -> None:

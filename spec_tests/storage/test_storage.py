@@ -9,6 +9,7 @@ import re
 import socket
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -442,7 +443,7 @@ def test_many_writers_never_hold_a_prefix_together(storage: LocalStorage) -> Non
     count."""
     inside, most, refused = 0, 0, 0
 
-    def write() -> None:
+    def write(_: int) -> None:
         nonlocal inside, most, refused
         for _ in range(200):
             try:
@@ -453,11 +454,8 @@ def test_many_writers_never_hold_a_prefix_together(storage: LocalStorage) -> Non
             except StorageError:
                 refused += 1
 
-    threads = [threading.Thread(target=write) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(write, range(4)))
     assert most == 1 and refused < 800 and storage.names() == []
 
 

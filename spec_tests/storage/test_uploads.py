@@ -98,15 +98,11 @@ def is_same(found: dict[str, Any] | None, tensors: dict[str, Any]) -> bool:
     )
 
 
-Attempt = tuple[MemoryBucket, BaseException | None]
-"""A bucket after a write, and what the write raised."""
-
-
 def in_turn(
     form: str, make: Callable[[int], MemoryBucket], write: Callable[[MemoryBucket], object]
-) -> Iterator[Attempt]:
+) -> Iterator[tuple[MemoryBucket, BaseException | None]]:
     """Write into the bucket that ``make`` gives for each request in turn, until a write ends before
-    that request."""
+    that request. Yield each bucket after the write, and what the write raised."""
     (number, step), is_reached = failing(form), True
     while is_reached:
         bucket, raised = make(number), None

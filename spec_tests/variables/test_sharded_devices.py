@@ -1,7 +1,7 @@
 """Shards are real: what crosses between devices, what is counted, and what does not fit."""
 
 import gc
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -150,9 +150,6 @@ def test_concurrent_scatters_of_strings_lose_nothing() -> None:
         for row in range("ab".index(letter), 40, 2):
             variable.scatter_update(sv.IndexedSlices([letter], [row]))
 
-    threads = [threading.Thread(target=write, args=(letter,)) for letter in "ab"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(write, "ab"))
     assert variable.numpy().tolist() == [b"a", b"b"] * 20

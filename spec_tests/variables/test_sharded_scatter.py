@@ -1,6 +1,6 @@
 """Sparse writes: a plain loop over the slices, bit for bit, in every layout."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from typing import Any
 
@@ -140,7 +140,7 @@ def test_concurrent_writers_of_many_shards_lose_nothing_and_never_wait_for_each_
     whole = sv.IndexedSlices(np.ones((40, 3)), np.arange(40)[::-1])
     torn = []
 
-    def work() -> None:
+    def work(_: int) -> None:
         for _ in range(30):
             sharded.scatter_add(whole)
             sharded.assign_add(np.ones((40, 3)))
@@ -149,11 +149,8 @@ def test_concurrent_writers_of_many_shards_lose_nothing_and_never_wait_for_each_
             if not (value == value[0, 0]).all():
                 torn.append(value)
 
-    threads = [threading.Thread(target=work) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(work, range(6)))
     assert (
         (sharded.numpy() == 6 * 30 * 2).all() and (backwards.numpy() == 6 * 30).all() and torn == []
     )

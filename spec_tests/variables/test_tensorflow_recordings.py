@@ -28,6 +28,12 @@ REGRESSIONS = sorted(RECORDINGS.glob("*_regressions.json"))
 """Of the same kinds, from the same TensorFlow, with other inputs: each was a case that failed
 once."""
 DEVIATIONS = paths.DOCS / "deviations.md"
+CASE = {
+    "id": "x-0",
+    "op": "div_split",
+    "inputs": {"rows": 5, "parts": 2},
+    "expected": {"sizes": [3, 2]},
+}
 
 
 @pytest.mark.parametrize("group", sorted(GROUPS))
@@ -67,21 +73,15 @@ def test_every_rule_stands_on_the_page_of_deviations(group: str) -> None:
 def test_the_runner_says_how_many_passed_and_exits_with_0_only_where_none_failed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    case = {
-        "id": "x-0",
-        "op": "div_split",
-        "inputs": {"rows": 5, "parts": 2},
-        "expected": {"sizes": [3, 2]},
-    }
-    wrong = {**case, "id": "x-1", "expected": {"sizes": [2, 3]}}
-    unknown = {**case, "id": "x-2", "op": "nonesuch"}
+    wrong = {**CASE, "id": "x-1", "expected": {"sizes": [2, 3]}}
+    unknown = {**CASE, "id": "x-2", "op": "nonesuch"}
     path = tmp_path / "x.json"
     assert main([str(tmp_path)]) == 1, "a folder without vectors"
     capsys.readouterr()
-    path.write_text(json.dumps({"header": {"group": "div_mod"}, "cases": [case]}))
+    path.write_text(json.dumps({"header": {"group": "div_mod"}, "cases": [CASE]}))
     assert main([str(tmp_path)]) == 0
     assert capsys.readouterr().out == "passed 1, deviates 0, failed 0\n"
-    path.write_text(json.dumps({"header": {"group": "div_mod"}, "cases": [case, wrong, unknown]}))
+    path.write_text(json.dumps({"header": {"group": "div_mod"}, "cases": [CASE, wrong, unknown]}))
     assert main([str(tmp_path)]) == 1
     said = capsys.readouterr().out.splitlines()
     assert said[-1] == "passed 1, deviates 0, failed 2"
@@ -93,13 +93,7 @@ def test_the_runner_says_how_many_passed_and_exits_with_0_only_where_none_failed
 
 def test_the_script_runs_from_any_directory(tmp_path: Path) -> None:
     """Others run their own recordings with it, by `python spec_tests/run_vectors.py DIR`."""
-    case = {
-        "id": "x-0",
-        "op": "div_split",
-        "inputs": {"rows": 5, "parts": 2},
-        "expected": {"sizes": [3, 2]},
-    }
-    (tmp_path / "x.json").write_text(json.dumps({"header": {"group": "div_mod"}, "cases": [case]}))
+    (tmp_path / "x.json").write_text(json.dumps({"header": {"group": "div_mod"}, "cases": [CASE]}))
     program = [sys.executable, paths.SPEC_TESTS / "run_vectors.py", "."]
     done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "passed 1, deviates 0, failed 0\n"), done.stderr

@@ -103,11 +103,7 @@ class Recording:
     def __call__(self, shape: Any, dtype: Any = None, partition: Any = None) -> Any:
         self.calls.append((tuple(shape), partition and (partition.shape, tuple(partition.offset))))
         full = np.arange(np.prod(shape), dtype=dtype).reshape(shape)
-        if partition is None:
-            return full
-        return full[
-            tuple(slice(o, o + s) for o, s in zip(partition.offset, partition.shape, strict=True))
-        ]
+        return full if partition is None else full[partition.slices]
 
 
 BOUND: list[Callable[[Recording], Any]] = [

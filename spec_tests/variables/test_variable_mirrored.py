@@ -151,11 +151,12 @@ def test_every_kind_plans_its_writes_alike(
         expected[row] = update.combine(expected[row], value)
 
     variable = KINDS[kind](before)
+    ordered, order = ascending(rows)
     with replica_scope(1):
         writes = (
             variable.plan_writes(update, values)
             if is_dense
-            else variable.plan_row_writes(update, *with_order(rows, values))
+            else variable.plan_row_writes(update, ordered, values, order)
         )
         np.testing.assert_array_equal(variable.read_value(), before, "planning changes nothing")
         commit(writes)
@@ -182,11 +183,6 @@ def test_every_kind_reads_what_a_write_returns(kind: str) -> None:
         nothing = variable if isinstance(variable, ShardedVariable) else None
         assert variable.assign(value, read_value=False) is nothing
         assert np.array_equal(variable, value)
-
-
-def with_order(rows: Array, values: Array) -> tuple[Array, Array, Array | None]:
-    ordered, order = ascending(rows)
-    return ordered, values, order
 
 
 @pytest.mark.parametrize("rows", [10, 40_000])

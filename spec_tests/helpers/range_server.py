@@ -31,6 +31,8 @@ class RangeServer:
     """The address to which requests of a path are sent on."""
     failures: list[int] = field(default_factory=list)
     """Status codes for the next requests, instead of answers."""
+    pause: str = ""
+    """The pause that these answers ask for."""
 
 
 @contextmanager
@@ -65,6 +67,8 @@ def serving(files: dict[str, bytes]) -> Iterator[RangeServer]:
                 )
             if status != 200 or content is None:
                 self.send_response(status)
+                if state.pause:
+                    self.send_header("Retry-After", state.pause)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return

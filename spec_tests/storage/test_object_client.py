@@ -3,11 +3,8 @@
 import itertools
 import re
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Callable
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -19,6 +16,7 @@ from shardvar.storage import objects
 from shardvar.storage.objects import ObjectClient
 from shardvar.storage.requests import Fault, passing_fault
 from shardvar.storage.urls import FilesystemClient
+from spec_tests.helpers.range_server import serving
 
 obstore = pytest.importorskip("obstore")
 
@@ -163,32 +161,6 @@ def test_what_is_stored_is_compared_byte_by_byte(content: bytes, part_nbytes: in
         assert client._stored("f", str(path)) is None
 
 
-@contextmanager
-def refusing(pause: str) -> Iterator[tuple[str, list[str]]]:
-    """Serve refusals that ask for a pause; yield the address and the requests."""
-    asked: list[str] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:
-            asked.append(self.path)
-            self.send_response(503)
-            self.send_header("Retry-After", pause)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/x", asked
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 @pytest.mark.parametrize(
     ("proxies", "pause", "count"),
     [
@@ -207,9 +179,10 @@ def test_a_pause_is_asked_for_only_where_no_proxy_stands_between(
         monkeypatch.delenv(name.upper(), raising=False)
     for name, value in proxies.items():
         monkeypatch.setenv(name, value)
-    with refusing("7") as (url, asked):
-        assert objects.asked_pause(url, None) == pause
-    assert len(asked) == count
+    with serving({}) as server:
+        server.failures, server.pause = [503], "7"
+        assert objects.asked_pause(f"{server.url}/x", None) == pause
+        assert server.num_requests == count
 
 
 @pytest.mark.parametrize(

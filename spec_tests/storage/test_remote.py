@@ -33,8 +33,9 @@ from shardvar.errors import (
 from shardvar.storage import objects, requests, urls
 from shardvar.storage.objects import ObjectClient
 from shardvar.storage.remote import AHEAD_NBYTES, RemoteStorage
-from shardvar.storage.requests import FolderListing, Head, Pace
+from shardvar.storage.requests import Head, Pace
 from shardvar.storage.urls import WebClient, split_url
+from spec_tests.helpers.memory_bucket import MemoryBucket
 from spec_tests.helpers.range_server import RangeServer, serving
 
 CONTENT = np.random.default_rng(1).bytes(3 << 20)
@@ -48,29 +49,23 @@ NAMES = {
 }
 
 
-class FakeClient:
-    """The requests of a server that has one file, ``f``, in memory."""
+class OneFile(MemoryBucket):
+    """A bucket with the file ``run/f``, which is asked only for bytes that the file has, and may
+    send more or fewer of them."""
+
+    cut = 0
 
     def __init__(self, content: bytes = CONTENT) -> None:
-        self.content, self.sent, self.cut = content, 0, 0
-
-    def place(self, key: str) -> str:
-        return f"fake://server/{key}"
-
-    def head(self, key: str) -> Head:
-        return Head(len(self.content), "v", None)
+        super().__init__({"run/f": content})
 
     def read(self, key: str, head: Head, start: int, nbytes: int) -> memoryview:
-        assert nbytes > 0 and start >= 0 and start + nbytes <= len(self.content)
-        octets = self.content[start : start + nbytes + self.cut]
-        self.sent += len(octets)
-        return memoryview(octets)
+        assert 0 <= start < start + nbytes <= len(self.files[key])
+        return super().read(key, head, start, nbytes + self.cut)
 
-    def listing(self, key: str) -> FolderListing:
-        return FolderListing({"f": self.head("f")}, [])
-
-    def walk(self, key: str) -> dict[str, Head]:
-        return {"f": self.head("f")}
+    @property
+    def sent(self) -> int:
+        """The bytes that were read."""
+        return sum(nbytes for _, nbytes in self.ranges)
 
 
 sizes = st.one_of(st.integers(0, 5000), st.integers(0, 600_000))
@@ -85,8 +80,8 @@ def test_any_reads_give_the_bytes_and_bring_little_more(
 ) -> None:
     """A read is a slice of the content; all together bring at most what they ask for and
     ``AHEAD_NBYTES``."""
-    client = FakeClient(CONTENT[:size])
-    storage, asked = RemoteStorage(client, ""), 0
+    client = OneFile(CONTENT[:size])
+    storage, asked = RemoteStorage(client, "run"), 0
     for number, (start, nbytes) in enumerate(reads):
         if number % 3 == 0:
             file = storage.open("f")  # another one of the storage, and of the same room ahead
@@ -103,8 +98,8 @@ def test_any_reads_give_the_bytes_and_bring_little_more(
 def test_neighbours_come_with_one_request() -> None:
     """A thousand small reads side by side are a few requests, forwards and near the end of the
     file."""
-    client = FakeClient()
-    file = RemoteStorage(client, "").open("f")
+    client = OneFile()
+    file = RemoteStorage(client, "run").open("f")
     for start in range(0, 200_000, 200):
         file.read(start, 200)
     assert client.sent <= 256 << 10
@@ -117,11 +112,12 @@ def test_neighbours_come_with_one_request() -> None:
 def test_an_answer_of_another_length_is_an_error(cut: int) -> None:
     """Servers and proxies send less, or more, without an error: the length of every answer is
     compared."""
-    client = FakeClient()
+    client = OneFile()
     client.cut = cut
-    file = RemoteStorage(client, "").open("f")
+    file = RemoteStorage(client, "run").open("f")
     with pytest.raises(
-        StorageError, match=r"fake://server/f: the server sent \d+ of 300000 bytes at offset 10\."
+        StorageError,
+        match=r"s3://bucket/run/f: the server sent \d+ of 300000 bytes at offset 10\.",
     ):
         file.read(10, 300_000)
     with pytest.raises(StorageError, match="the server sent"):
@@ -129,7 +125,7 @@ def test_an_answer_of_another_length_is_an_error(cut: int) -> None:
 
 
 def test_ranges_outside_a_file_are_refused_without_a_request() -> None:
-    file = RemoteStorage(FakeClient(b"abc"), "").open("f")
+    file = RemoteStorage(OneFile(b"abc"), "run").open("f")
     with pytest.raises(IncompleteCheckpoint, match="ends before the 3 bytes at offset 1: it has 3"):
         file.read(1, 3)
     with pytest.raises(ArgumentError, match="invalid range"):
@@ -143,7 +139,7 @@ def test_ranges_outside_a_file_are_refused_without_a_request() -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\nb"])
 def test_a_name_leads_to_no_other_folder(name: str) -> None:
-    storage = RemoteStorage(FakeClient(), "run")
+    storage = RemoteStorage(OneFile(), "run")
     for use in (
         storage.open,
         storage.stamp,

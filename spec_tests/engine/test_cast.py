@@ -164,34 +164,29 @@ def test_rounding_is_no_loss(value: Any, source: str, target: str) -> None:
     assert converted.dtype == numpy_dtype(target) and converted.shape == (1,)
 
 
-def source_and_entries(writer: MemoryWriter) -> Any:
-    rng = np.random.default_rng(0)
-    named = {
-        "a": rng.normal(size=(6, 5)),
-        "b": np.arange(12, dtype=np.int32),
-        "c": np.ones(3, np.float32),
-    }
-    tensors = TensorTable.of([(key, array.dtype.name, array.shape) for key, array in named.items()])
-    source = checkpoint_of(named, tensors.whole(), np.zeros(3, np.int64), writer=writer)
-    return named, source
-
-
 @pytest.mark.parametrize(
     "writer", [MemoryWriter(), MemoryWriter(None), MemoryWriter(run_nbytes=16)], ids=str
 )
 def test_a_cast_checkpoint_reads_as_the_cast_arrays_and_is_verified_as_stored(
     writer: MemoryWriter,
 ) -> None:
-    named, source = source_and_entries(writer)
+    named: dict[str, Any] = {
+        "a": np.random.default_rng(0).normal(size=(6, 5)),
+        "b": np.arange(12, dtype=np.int32),
+        "c": np.ones(3, np.float32),
+    }
+    tensors = TensorTable.of([(key, array.dtype.name, array.shape) for key, array in named.items()])
+    source = checkpoint_of(named, tensors.whole(), np.zeros(3, np.int64), writer=writer)
     stored = source.index.entries
     entries = cast_entries(stored, {"a": "bfloat16", "b": "float32"})
+    plan = plan_copies(entries.slices, entries.slices.tensors.whole())
     cast = CastSource.of(source, stored)
     expected = {
         "a": named["a"].astype(ml_dtypes.bfloat16),
         "b": named["b"].astype(np.float32),
         "c": named["c"],
     }
-    found = read_arrays(plan_copies(entries.slices, entries.slices.tensors.whole()), cast, entries)
+    found = read_arrays(plan, cast, entries)
     for key, array in zip(expected, found, strict=True):
         assert (array.dtype, array.tobytes()) == (expected[key].dtype, expected[key].tobytes())
     again, _, _ = write(cast, entries, entries.slices, np.zeros(3, np.int64), MemoryWriter())
@@ -205,11 +200,7 @@ def test_a_cast_checkpoint_reads_as_the_cast_arrays_and_is_verified_as_stored(
             place = int(stored.start[row]) + 5
             source.files[0][place] ^= 1
             with pytest.raises(CorruptCheckpoint):
-                read_arrays(
-                    plan_copies(entries.slices, entries.slices.tensors.whole()),
-                    CastSource.of(source, stored),
-                    entries,
-                )
+                read_arrays(plan, CastSource.of(source, stored), entries)
             source.files[0][place] ^= 1
 
 

@@ -6,20 +6,16 @@ take the paths that are there for large ones: blocks, runs, boxes that are halve
 full.
 """
 
-import pkgutil
 import threading
 import tracemalloc
 from collections.abc import Iterator
-from importlib import import_module
-from itertools import pairwise
-from types import ModuleType
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import shardvar.engine
 from shardvar.engine import units
 from shardvar.engine.arrays import lower
 from shardvar.engine.evidence import Evidence, ReadTable
@@ -39,6 +35,7 @@ from shardvar.planning.plan import plan_copies
 from shardvar.planning.slices import SliceTable, TensorTable
 from shardvar.verbs.save import source_of
 from shardvar.wire.crc import CRC32C
+from spec_tests.engine.test_pieces import set_sizes
 from spec_tests.helpers.hypothesis_strategies import (
     NUMBERS,
     arrays,
@@ -73,23 +70,11 @@ TINY = {
 WRITERS = [MemoryWriter(), MemoryWriter(None), MemoryWriter(CRC32C, 16), MemoryWriter(CRC32C, 64)]
 
 
-def engine_modules() -> Iterator[ModuleType]:
-    for module in pkgutil.iter_modules(shardvar.engine.__path__, "shardvar.engine."):
-        yield import_module(module.name)
-
-
 @pytest.fixture(params=["own sizes", "tiny blocks"], autouse=True, scope="module")
 def sizes(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "tiny blocks":
-            patched = set()
-            for module in engine_modules():
-                for name in TINY.keys() & vars(module).keys():
-                    patch.setattr(module, name, TINY[name])
-                    patched.add(name)
-            assert patched == TINY.keys(), (
-                "a constant has another name now, and some path is not taken"
-            )
+            set_sizes(patch, **TINY)
         yield
 
 
@@ -152,16 +137,20 @@ def test_loading_any_parts_gives_the_parts(
         assert same(part, np.asarray(list(named.values())[row])[(*region.slices, ...)])
 
 
+def as_large_as(slices: SliceTable, cut: SliceTable) -> SliceTable:
+    """Other slices of the same tensors, with the bytes of strings, which are never cut."""
+    sizes = {slices.key(row): int(slices.nbytes[row]) for row in range(len(slices))}
+    nbytes = np.array([sizes.get(cut.key(row), 0) for row in range(len(cut))], np.int64)
+    return SliceTable.of(cut.tensors, cut.tensor, cut.offset, cut.shape, nbytes)
+
+
 @given(named_arrays(), st.sampled_from(WRITERS), st.integers(0, 9), st.data())
 def test_saving_any_arrays_in_any_slices_loads_back(
     named: dict[str, Array], writer: MemoryWriter, gap: int, data: st.DataObject
 ) -> None:
     source = source_of(named)
     entries = source.index.entries
-    cut = data.draw(cut_tables(tensors_of(named)))
-    sizes = dict(zip(named, entries.slices.nbytes.tolist(), strict=True))
-    nbytes = np.array([sizes[cut.key(row)] for row in range(len(cut))], np.int64)
-    targets = SliceTable.of(cut.tensors, cut.tensor, cut.offset, cut.shape, nbytes)
+    targets = as_large_as(entries.slices, data.draw(cut_tables(tensors_of(named))))
     stored, written, _ = write(
         source, entries, targets, data.draw(files_for(targets)), writer, gap=gap
     )
@@ -179,12 +168,7 @@ def test_resharding_any_checkpoint_to_any_other_gives_the_arrays(
 ) -> None:
     named, source = checkpoint
     entries = source.index.entries
-    cut = data.draw(cut_tables(entries.slices.tensors))
-    sizes = {
-        entries.slices.key(row): int(entries.slices.nbytes[row]) for row in range(len(entries))
-    }
-    nbytes = np.array([sizes.get(cut.key(row), 0) for row in range(len(cut))], np.int64)
-    targets = SliceTable.of(cut.tensors, cut.tensor, cut.offset, cut.shape, nbytes)
+    targets = as_large_as(entries.slices, data.draw(cut_tables(entries.slices.tensors)))
     file = data.draw(files_for(targets))
     for key, found in zip(named, load(source), strict=True):
         assert same(found, named[key])
@@ -258,7 +242,7 @@ def grids(count_0: int, count_1: int) -> SliceTable:
             ]
             parts = [
                 Region(*zip(*((int(i[0]), len(i)) for i in each), strict=True))
-                for each in _product(cuts)
+                for each in product(*cuts)
             ]
         rows.extend((row, part) for part in parts)
     slices = table_of(tensors, rows)
@@ -268,10 +252,6 @@ def grids(count_0: int, count_1: int) -> SliceTable:
     return SliceTable.of(
         tensors, slices.tensor, slices.offset, slices.shape, nbytes.astype(np.int64)
     )
-
-
-def _product(cuts: list[list[Ints]]) -> list[tuple[Ints, ...]]:
-    return [(a,) for a in cuts[0]] if len(cuts) == 1 else [(a, b) for a in cuts[0] for b in cuts[1]]
 
 
 GUARDED = [writer for writer in WRITERS if writer.crc is not None]

@@ -3,7 +3,6 @@ transposes and reshapes make of the sources."""
 
 import os
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -250,9 +249,6 @@ def interleaved(rows: int, columns: int) -> MapPlan:
     return MapPlan([Target("t", "float32", (2 * rows, columns), pairs)], {})
 
 
-INTERLEAVED = interleaved(200, 90)
-
-
 @pytest.mark.parametrize("key", ["a", "b"])
 def test_damage_in_any_payload_that_is_used_is_found(tmp_path: Path, key: str) -> None:
     tensors = {each: np.full((200, 90), ord(each), np.float32) for each in "abc"}
@@ -265,25 +261,16 @@ def test_damage_in_any_payload_that_is_used_is_found(tmp_path: Path, key: str) -
         sv.open_checkpoint(tmp_path / "x") as reader,
         pytest.raises(CorruptCheckpoint, match=f"'{key}'"),
     ):
-        write(reader, INTERLEAVED, tmp_path / "y", None)
+        write(reader, interleaved(200, 90), tmp_path / "y", None)
     assert not (tmp_path / "y.index").exists()
 
 
-@pytest.fixture
-def bucket(tmp_path: Path) -> Iterator[MemoryBucket]:
-    bucket = MemoryBucket()
-    with in_bucket(bucket):
-        yield bucket
-
-
 @pytest.mark.parametrize("form", ["safetensors", "npz"])
-def test_a_bucket_sends_each_payload_that_is_needed_once(
-    bucket: MemoryBucket, tmp_path: Path, form: str
-) -> None:
+def test_a_bucket_sends_each_payload_that_is_needed_once(tmp_path: Path, form: str) -> None:
     tensors = {each: np.full((900, 700), ord(each), np.float32) for each in "cadbef"}
     sv.save(tmp_path / f"x.{form}", tensors)
-    bucket.files[f"run/x.{form}"] = (tmp_path / f"x.{form}").read_bytes()
-    with sv.open_checkpoint(f"s3://bucket/run/x.{form}") as reader:
+    bucket = MemoryBucket({f"run/x.{form}": (tmp_path / f"x.{form}").read_bytes()})
+    with in_bucket(bucket), sv.open_checkpoint(f"s3://bucket/run/x.{form}") as reader:
         write(reader, interleaved(900, 700), tmp_path / "y", 3)
     needed = 2 * tensors["a"].nbytes
     # What is read of the file's beginning and end, to find the index, may be read again.

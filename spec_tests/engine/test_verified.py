@@ -2,7 +2,6 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from unittest.mock import patch
 
@@ -15,27 +14,8 @@ import shardvar as sv
 from shardvar.engine import pieces, pool
 from shardvar.engine.pieces import VerifiedRows
 from shardvar.errors import CorruptCheckpoint
-from shardvar.formats.protocol import Source, WrappedSource
-from shardvar.planning.index import EntryTable
+from spec_tests.engine.test_pieces import Counted
 from spec_tests.helpers.damage import flip
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Counting(WrappedSource):
-    """A source that notes what is read of it."""
-
-    source: Source
-    read: list[tuple[int, int]] = field(default_factory=list)
-
-    @property
-    def inner(self) -> Source:
-        """The source."""
-        return self.source
-
-    def read_into(self, entries: EntryTable, row: int, start: int, buffer: memoryview) -> None:
-        """Note the range."""
-        self.read.append((start, start + len(buffer)))
-        self.source.read_into(entries, row, start, buffer)
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])
@@ -52,13 +32,13 @@ def test_threads_read_one_payload_together(is_damaged: bool, tmp_path: Path) -> 
         sv.open_checkpoint(tmp_path / "a") as reader,
         ThreadPoolExecutor(8) as threads,
     ):
-        source = Counting(reader.source)
+        source = Counted(reader.source)
         rows = VerifiedRows(source, reader.entries())
         for answer in [threads.submit(rows.verify, 0) for _ in range(64)]:
             with pytest.raises(CorruptCheckpoint) if is_damaged else nullcontext():
                 answer.result()
     if not is_damaged:
-        assert sorted(source.read) == [(start, start + 64) for start in range(0, 8000, 64)]
+        assert sorted(source.reads) == [(start, 64) for start in range(0, 8000, 64)]
 
 
 @given(st.data(), st.sampled_from(["shardvar", "safetensors", "torch"]))
@@ -74,14 +54,14 @@ def test_a_part_is_what_the_payload_has(
     stop = data.draw(st.integers(start + 1, len(array)))
     nbytes = data.draw(st.integers(1, stop - start))
     with sv.open_checkpoint(path) as reader:
-        source = Counting(reader.source)
+        source = Counted(reader.source)
         rows = VerifiedRows(source, reader.entries())
         found = rows.read(0, start, stop, nbytes)
         if found is None:
-            assert not source.read
+            assert not source.reads
             return
         assert bytes(found) == array[start:stop].tobytes()
-        total = sum(stop - start for start, stop in source.read)
+        total = sum(nbytes for _, nbytes in source.reads)
         if form == "torch":
             assert total == len(array) + stop - start
         else:

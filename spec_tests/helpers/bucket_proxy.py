@@ -14,9 +14,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import unquote
+
+from spec_tests.helpers.range_server import answering
 
 _SIGNED = (
     "AWS4-HMAC-SHA256 Credential=x/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, "
@@ -85,7 +87,7 @@ def proxy_before(port: int, *, is_google: bool = False) -> Iterator[Proxy]:
             except OSError:  # the client has gone
                 self.close_connection = True
 
-        def answer(self) -> None:
+        def do_GET(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             headers = {name.lower(): value for name, value in self.headers.items()}
             with lock:
@@ -112,20 +114,7 @@ def proxy_before(port: int, *, is_google: bool = False) -> Iterator[Proxy]:
                 else:
                     self.reply(status, given, content)
 
-        def do_GET(self) -> None:
-            self.answer()
-
-        def do_PUT(self) -> None:
-            self.answer()
-
-        def do_POST(self) -> None:
-            self.answer()
-
-        def do_HEAD(self) -> None:
-            self.answer()
-
-        def do_DELETE(self) -> None:
-            self.answer()
+        do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815 - names of http.server
 
         def pass_on(self, headers: dict[str, str], body: bytes) -> Answer:
             if is_google:
@@ -214,14 +203,5 @@ def proxy_before(port: int, *, is_google: bool = False) -> Iterator[Proxy]:
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    state.url = f"http://127.0.0.1:{server.server_address[1]}"
-    try:
+    with answering(Handler) as state.url:
         yield state
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

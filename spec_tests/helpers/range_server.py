@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 _RANGE = re.compile(r"bytes=(\d+)-(\d+)")
 
@@ -36,6 +37,20 @@ class RangeServer:
 
 
 @contextmanager
+def answering(handler: Any) -> Iterator[str]:
+    """Run a web server until the block is left; give its address, without "/" at the end."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@contextmanager
 def serving(files: dict[str, bytes]) -> Iterator[RangeServer]:
     """Serve files until the block is left."""
     state = RangeServer(files)
@@ -44,13 +59,7 @@ def serving(files: dict[str, bytes]) -> Iterator[RangeServer]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def do_HEAD(self) -> None:
-            self.answer(with_body=False)
-
         def do_GET(self) -> None:
-            self.answer(with_body=True)
-
-        def answer(self, with_body: bool) -> None:
             name = self.path.lstrip("/").partition("?")[0]
             content = state.files.get(name)
             elsewhere = state.redirects.get(self.command) or state.redirected.get(name)
@@ -86,19 +95,13 @@ def serving(files: dict[str, bytes]) -> Iterator[RangeServer]:
             self.send_header("Last-Modified", "Sun, 01 Nov 2026 00:00:00 GMT")
             self.send_header("Content-Length", str(stop - start))
             self.end_headers()
-            if with_body:
+            if self.command == "GET":
                 self.wfile.write(content[start:stop])
+
+        do_HEAD = do_GET  # noqa: N815 - the name that http.server looks for
 
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    state.url = f"http://127.0.0.1:{server.server_address[1]}"
-    try:
+    with answering(Handler) as state.url:
         yield state
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

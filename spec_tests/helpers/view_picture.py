@@ -10,12 +10,11 @@ The model is the same in every run. The picture differs with the fonts of the ma
 compares it.
 """
 
-import os
 import shutil
 import tempfile
-import threading
+from contextlib import chdir
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 import shardvar as sv
 from shardvar.cli.main import main
 from spec_tests.helpers import paths
+from spec_tests.helpers.range_server import answering
 
 PICTURE = paths.DOCS / "images" / "view.png"
 
@@ -84,17 +84,11 @@ def photograph(address: str) -> None:
 
 def write() -> None:
     """Write the picture."""
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
         sv.save(NAME, model(), policy=sv.MaxShardSizePolicy(8_000_000))
         main(["view", NAME, "--stats"])
-        server = ThreadingHTTPServer(("localhost", 0), partial(Silent, directory=folder))
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            photograph(f"http://localhost:{server.server_port}/{NAME}.html#t={CHOSEN}")
-        finally:
-            server.shutdown()
-            os.chdir(paths.ROOT)
+        with answering(partial(Silent, directory=folder)) as address:
+            photograph(f"{address}/{NAME}.html#t={CHOSEN}")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 that a vector gives as text."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,16 @@ def sharded(arrays: Iterable[Mapping[str, Any]]) -> ShardedVariable:
             for number, array in enumerate(arrays)
         ]
     )
+
+
+def noting(names: list[Any], name: Any = "creator") -> Callable[..., Any]:
+    """A creator of variables that notes its name, and passes its arguments on."""
+
+    def creator(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+        names.append(name)
+        return next_creator(**kwargs)
+
+    return creator
 
 
 def contents(variable: ShardedVariable) -> list[Any]:

@@ -178,40 +178,24 @@ def any_integers(ops: Mapping[str, Callable[[Any], Any]]) -> Rule:
     """D-ID-1: ids of any integer dtype address rows. Right is what the same op gives for int64."""
 
     def covers(case: Mapping[str, Any], outcome: Outcome) -> bool:
-        wide = _recoded(case["inputs"], "int64", lambda name: name not in ("int32", "int64"))
-        return wide != case["inputs"] and _same(outcome, ops[case["op"]], wide)
+        wide = _widened(case["inputs"])
+        if wide == case["inputs"] or outcome.error is not None:
+            return False
+        return difference(outcome.value, encoded(ops[case["op"]](wide))) is None
 
     return Rule("D-ID-1", covers)
 
 
-def reals_are_cast(ops: Mapping[str, Callable[[Any], Any]]) -> Rule:
-    """D-ASSIGN-2: one rule for all writes: a value is cast where its kind allows. Right is what the
-    same op gives for values of the variable's dtype."""
-
-    def covers(case: Mapping[str, Any], outcome: Outcome) -> bool:
-        inputs = case["inputs"]
-        wanted = next(value[0]["dtype"] for key, value in inputs.items() if key.endswith("shards"))
-        cast = _recoded(inputs, wanted, lambda name: name != wanted, kind="float")
-        return cast != inputs and _same(outcome, ops[case["op"]], cast)
-
-    return Rule("D-ASSIGN-2", covers)
-
-
-def _recoded(inputs: Any, dtype: str, is_other: Callable[[str], bool], kind: str = "int") -> Any:
-    """The inputs with their arrays of a kind of dtype, but for shards, in another dtype."""
+def _widened(inputs: Any) -> Any:
+    """The inputs with their arrays of other integers than int32, but for shards, as int64."""
     if is_array(inputs):
-        of_kind = inputs["dtype"].removeprefix("u").removeprefix("b").startswith(kind)
-        return {**inputs, "dtype": dtype} if of_kind and is_other(inputs["dtype"]) else inputs
+        is_other = inputs["dtype"].removeprefix("u").startswith("int")
+        return {**inputs, "dtype": "int64"} if is_other and inputs["dtype"] != "int32" else inputs
     if not isinstance(inputs, Mapping):
         return inputs
     return {
-        key: value if key.endswith("shards") else _recoded(value, dtype, is_other, kind)
-        for key, value in inputs.items()
+        key: value if key.endswith("shards") else _widened(value) for key, value in inputs.items()
     }
-
-
-def _same(outcome: Outcome, op: Callable[[Any], Any], inputs: Any) -> bool:
-    return outcome.error is None and difference(outcome.value, encoded(op(inputs))) is None
 
 
 def encoded(value: Any) -> Any:

@@ -3,13 +3,13 @@ those of the whole."""
 
 from collections.abc import Mapping
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from shardvar.reference.training import optimizers
-from shardvar.reference.variables import IndexedSlices, ShardedVariable, Variable
+from shardvar.reference.variables import IndexedSlices
+from spec_tests.helpers.embedding_tables import shard
 from spec_tests.tensorflow_recordings.cases import Outcome, Rule, decode, is_array
 
 _CLASSES = {
@@ -26,9 +26,7 @@ _SLOTS = {"keras3.adam": {"momentum": "m", "velocity": "v"}}
 def _run(compat: str, name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
     hyper = {_ARGUMENTS.get(key, key): value for key, value in inputs["hyper"].items()}
     optimizer = _CLASSES[name](**hyper, compat=compat)
-    bounds = np.cumsum([0, *inputs["shard_sizes"]])
-    initial = decode(inputs["initial"])
-    table = ShardedVariable([Variable(initial[a:b]) for a, b in pairwise(bounds)])
+    table = shard(decode(inputs["initial"]), inputs["shard_sizes"], local=True)
     slots = _SLOTS.get(f"{compat}.{name}", {key: key for key in optimizer._slot_values()})
     steps: dict[str, Any] = {"var": [], "slots": {key: [] for key in slots}}
     for parts in inputs["shard_grads"]:

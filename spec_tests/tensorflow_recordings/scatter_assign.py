@@ -106,21 +106,15 @@ def _dtype_is_cast(case: Mapping[str, Any], outcome: Outcome) -> bool:
     )
 
 
-def _ids_of_any_rank(case: Mapping[str, Any], outcome: Outcome) -> bool:
-    """As plain variables do, and as the lookup of RFC 002 does."""
-    if (
-        case["op"] != "sparse_read"
-        or len(case["inputs"]["indices"]["shape"]) == 1
-        or outcome.error is not None
-    ):
-        return False
-    return np.array_equal(outcome.value, _full(case["inputs"])[decode(case["inputs"]["indices"])])
-
-
 def _rows_in_order_of_ids(case: Mapping[str, Any], outcome: Outcome) -> bool:
     if case["op"] != "sparse_read" or outcome.error is not None:
         return False
     return np.array_equal(outcome.value, _full(case["inputs"])[decode(case["inputs"]["indices"])])
+
+
+def _ids_of_any_rank(case: Mapping[str, Any], outcome: Outcome) -> bool:
+    """As plain variables do, and as the lookup of RFC 002 does."""
+    return _rows_in_order_of_ids(case, outcome) and len(case["inputs"]["indices"]["shape"]) != 1
 
 
 def _any_layout(case: Mapping[str, Any], outcome: Outcome) -> bool:

@@ -36,7 +36,7 @@ def partitioner_of(text: str) -> Callable[..., Any]:
     """The partitioner that ``fixed(2,axis=1)``, ``min_max(3,min_slice=4)`` or ``returns [5]``
     names."""
     if text.startswith("returns "):
-        answer = told(text.removeprefix("returns "))
+        answer = _answer_of(text.removeprefix("returns "))
         return lambda shape, dtype: answer
     found = _CALL.fullmatch(text)
     name = "" if found is None else found[1].removesuffix("_partitioner").removesuffix("_variable")
@@ -46,6 +46,11 @@ def partitioner_of(text: str) -> Callable[..., Any]:
     return _MAKERS[name](
         *args, **{_KEYWORDS.get(key, key): value for key, value in keywords.items()}
     )
+
+
+def _answer_of(text: str) -> Any:
+    found = re.fullmatch(r"(?:np\.|numpy )?(ndarray|array)[( ](.*?)\)?", text)
+    return told(text) if found is None else np.array(ast.literal_eval(found[2]))
 
 
 def arguments_of(text: str) -> tuple[list[Any], dict[str, Any]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from shardvar.layout.dtypes import numpy_dtype
 from shardvar.reference.variables import IndexedSlices, Variable, variable_creator_scope
-from spec_tests.tensorflow_recordings.building import evaluated, told
+from spec_tests.tensorflow_recordings.building import evaluated, noting, told
 from spec_tests.tensorflow_recordings.cases import (
     AnyOf,
     Outcome,
@@ -32,18 +32,10 @@ OF_GRAPHS = {
 
 def _creator_order(inputs: Mapping[str, Any]) -> list[str]:
     called: list[str] = []
-
-    def noting(name: str) -> Callable[..., Any]:
-        def creator(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
-            called.append(name)
-            return next_creator(**kwargs)
-
-        return creator
-
     with ExitStack() as scopes:
         for name, priority in inputs["scopes_outer_to_inner"]:
             more = {} if priority is None else {"priority": priority}
-            scopes.enter_context(variable_creator_scope(noting(name), **more))
+            scopes.enter_context(variable_creator_scope(noting(called, name), **more))
         Variable(1.0)
     return called
 
@@ -64,12 +56,7 @@ def _creator_kwargs(inputs: Mapping[str, Any]) -> list[str]:
 def _thread_local(inputs: Mapping[str, Any]) -> AnyOf:
     """A variable of another thread: a truth value, or the creators that were called for it."""
     called: list[str] = []
-
-    def creator(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
-        called.append("creator")
-        return next_creator(**kwargs)
-
-    with variable_creator_scope(creator), ThreadPoolExecutor(1) as other:
+    with variable_creator_scope(noting(called)), ThreadPoolExecutor(1) as other:
         other.submit(Variable, 1.0).result()
     return AnyOf((not called, called, len(called)))
 
@@ -96,12 +83,7 @@ def _subclass_bypasses(inputs: Mapping[str, Any]) -> list[str]:
         pass
 
     called: list[str] = []
-
-    def creator(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
-        called.append("creator")
-        return next_creator(**kwargs)
-
-    with variable_creator_scope(creator):
+    with variable_creator_scope(noting(called)):
         try:
             Bare(1.0)
         except NotImplementedError:
@@ -303,10 +285,7 @@ def _dynamic_shape(inputs: Mapping[str, Any]) -> np.ndarray[Any, Any]:
 
 
 def _bad_nesting(inputs: Mapping[str, Any]) -> None:
-    def creator(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
-        return next_creator(**kwargs)
-
-    outer, inner = variable_creator_scope(creator), variable_creator_scope(creator)
+    outer, inner = (variable_creator_scope(noting([])) for _ in range(2))
     outer.__enter__()
     inner.__enter__()
     try:

@@ -19,7 +19,6 @@ from spec_tests.helpers.layer_picture import (
     across,
     imported,
     picture,
-    reached,
     reduced,
     rows,
 )
@@ -28,11 +27,13 @@ from spec_tests.helpers.source_code import (
     MODULES,
     PACKAGE,
     at,
+    importers,
     imports,
     imports_of,
     layer_of,
     layer_of_module,
     module_name,
+    reached,
     tree_of,
 )
 
@@ -142,13 +143,7 @@ def test_no_format_imports_another() -> None:
 
 @pytest.mark.parametrize("layer", PURE)
 def test_pure_layers_know_no_file_and_no_clock(layer: str) -> None:
-    broken = [
-        f"{at(path, line)}: {target}"
-        for path in in_layers(layer)
-        for line, target in imports_of(path)
-        if target.split(".")[0] in CLOCKS_AND_DOORS
-    ]
-    assert broken == []
+    assert importers(CLOCKS_AND_DOORS, in_layers(layer)) == []
 
 
 def dotted(node: ast.expr) -> str:
@@ -166,29 +161,15 @@ def openings(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def test_only_storage_opens_files() -> None:
-    broken = [
-        f"{at(path, line)}: {what}"
-        for path in outside_layers(*FILE_LAYERS)
-        for line, what in [
-            *openings(tree_of(path)),
-            *(
-                (line, target)
-                for line, target in imports_of(path)
-                if target.split(".")[0] in DOOR_MODULES
-            ),
-        ]
+    paths = outside_layers(*FILE_LAYERS)
+    opened = [
+        f"{at(path, line)}: {what}" for path in paths for line, what in openings(tree_of(path))
     ]
-    assert broken == []
+    assert opened + importers(DOOR_MODULES, paths) == []
 
 
 def test_rich_is_imported_by_the_command_line_alone() -> None:
-    broken = [
-        at(path, line)
-        for path in outside_layers("cli")
-        for line, target in imports_of(path)
-        if target.split(".")[0] == "rich"
-    ]
-    assert broken == []
+    assert importers({"rich"}, outside_layers("cli")) == []
 
 
 @pytest.mark.parametrize(

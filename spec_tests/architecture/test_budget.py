@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from spec_tests.helpers.source_code import MODULES, PACKAGE
+from spec_tests.helpers.source_code import MODULES, PACKAGE, exported
 
 BUDGET = tomllib.loads(Path(__file__).with_name("budget.toml").read_text(encoding="utf-8"))
 LAYOUT = {
@@ -19,16 +19,10 @@ FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 
 def public_names(texts: Iterable[str]) -> set[str]:
     """Return the names that users import: in each ``__all__``, and imported under their own name."""
-    nodes = [node for text in texts for node in ast.parse(text).body]
-    listed = {
-        name.value
-        for node in nodes
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
-        for name in getattr(node.value, "elts", ())
-        if isinstance(name, ast.Constant)
-    }
-    imports = [name for node in nodes if isinstance(node, ast.ImportFrom) for name in node.names]
-    return listed | {name.name for name in imports if name.asname == name.name}
+    trees = [ast.parse(text) for text in texts]
+    nodes = [node for tree in trees for node in tree.body if isinstance(node, ast.ImportFrom)]
+    imports = [name for node in nodes for name in node.names]
+    return exported(trees) | {name.name for name in imports if name.asname == name.name}
 
 
 def size(texts: Iterable[str], public: set[str]) -> Counter[str]:

@@ -7,12 +7,12 @@ another one. So each module is asked for itself."""
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from spec_tests.helpers.source_code import MODULES, module_name, tree_of
+from spec_tests.helpers.source_code import MODULES, bound, exported, module_name, tree_of
 
 Trees = Mapping[str, ast.Module]
 
@@ -39,31 +39,10 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith(("__", "_repr_")) and name != "_"
 
 
-def bound(node: ast.stmt) -> Iterator[str]:
-    """The names that a statement of a module or a class binds."""
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        yield node.name
-    elif isinstance(node, ast.Assign | ast.AnnAssign):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        yield from (x.id for each in targets for x in ast.walk(each) if isinstance(x, ast.Name))
-
-
 def is_dataclass(node: ast.ClassDef) -> bool:
     names = {"dataclass", "frozen", "entity", "mutable"}
     nodes = [each for decorator in node.decorator_list for each in ast.walk(decorator)]
     return any(isinstance(each, ast.Name) and each.id in names for each in nodes)
-
-
-def public_names(trees: Trees) -> set[str]:
-    """The names in the ``__all__`` of any module: users read their fields."""
-    return {
-        each.value
-        for tree in trees.values()
-        for node in tree.body
-        if isinstance(node, ast.Assign) and [*bound(node)] == ["__all__"]
-        for each in ast.walk(node.value)
-        if isinstance(each, ast.Constant)
-    }
 
 
 def find_dead(trees: Trees) -> set[str]:
@@ -83,7 +62,7 @@ def find_dead(trees: Trees) -> set[str]:
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef)
     }
-    public, dead = public_names(trees), set()
+    public, dead = exported(trees.values()), set()  # users read the fields of public classes
     for name, tree in trees.items():
         for each in (each for node in tree.body for each in bound(node)):
             read = uses[name][0][each] + uses[name][1][each]

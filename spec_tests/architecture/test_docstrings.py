@@ -5,7 +5,8 @@ import ast
 import builtins
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -46,17 +47,14 @@ def docstrings(tree: ast.Module) -> Iterator[tuple[str, str]]:
                     )
 
 
-def find_docstring_openings() -> set[str]:
-    return {
+def test_no_docstring_begins_with_a_question() -> None:
+    found = {
         f"{module_name(path)}{name}: {opening[0]}"
         for path in MODULES
         for name, text in docstrings(tree_of(path))
         if (opening := QUESTION.match(text.strip()))
     }
-
-
-def test_no_docstring_begins_with_a_question() -> None:
-    assert find_docstring_openings() == set()
+    assert found == set()
 
 
 @pytest.mark.parametrize(
@@ -168,6 +166,12 @@ def test_functions_whose_module_has_their_name_are_compared_too() -> None:
     assert {"shardvar.layouts.fsdp", "shardvar.nn.matmul"} <= {member.name for member in members()}
 
 
+def problems_of(function: Callable[..., Any]) -> list[str]:
+    """Return the problems of a function that gives a value."""
+    takes = list(inspect.signature(function).parameters.values())
+    return list(problems(Member(function.__name__, __name__, function, takes, gives=True)))
+
+
 def documented(first: int, *rest: str, second: str = "a") -> int:
     """Return a number.
 
@@ -223,8 +227,7 @@ def test_every_kind_of_problem_is_seen(
     text = documented.__doc__
     assert text is not None and before in text
     monkeypatch.setattr(documented, "__doc__", text.replace(before, after))
-    takes = list(inspect.signature(documented).parameters.values())
-    found = list(problems(Member("documented", __name__, documented, takes, gives=True)))
+    found = problems_of(documented)
     assert (found == []) if problem is None else any(problem in each for each in found)
 
 
@@ -247,8 +250,7 @@ def relative(first: int, second: str = "a") -> int:
 def test_a_member_of_a_family_states_its_difference() -> None:
     """It has the other entries of the head, as far as it has the parameters, in its own order."""
     whole = whole_sections(relative)
-    takes = list(inspect.signature(relative).parameters.values())
-    assert list(problems(Member("relative", __name__, relative, takes, gives=True))) == []
+    assert problems_of(relative) == []
     assert [entry[::2] for entry in entries(whole["Parameters"])] == [
         ("first", "Another number."),
         ("second", "A text."),
@@ -268,6 +270,5 @@ def test_a_result_is_described_somewhere() -> None:
         """
         return number + 1
 
-    takes = list(inspect.signature(incremented).parameters.values())
-    found = list(problems(Member("incremented", __name__, incremented, takes, gives=True)))
-    assert len(found) == 1 and "begins with the result" in found[0]
+    (problem,) = problems_of(incremented)
+    assert "begins with the result" in problem

@@ -3,8 +3,8 @@ start-up shorter.
 
 `test_architecture` holds the order of the layers. Inside a layer an import under `TYPE_CHECKING` or
 in a function may hide a circle of files, so here each counts as any other. With no circle left, an
-import inside a function can have one reason only, a shorter start, which
-`find_needless_lazy_imports` holds. Ruff's PLC0415 cannot tell the two reasons apart and is off.
+import inside a function can have one reason only, a shorter start, which a test here holds. Ruff's
+PLC0415 cannot tell the two reasons apart and is off.
 """
 
 import ast
@@ -17,6 +17,8 @@ from spec_tests.helpers.source_code import (
     imports,
     imports_of,
     module_name,
+    package_of,
+    reached,
     submodules,
     tree_of,
 )
@@ -35,18 +37,6 @@ def circles(graph: Graph) -> list[list[str]]:
     return sorted(sorted(group) for group in groups if group)
 
 
-def reached(start: str, graph: Graph) -> set[str]:
-    """Return the nodes at the end of one arrow or more."""
-    found: set[str] = set()
-    ahead = list(graph[start])
-    while ahead:
-        node = ahead.pop()
-        if node not in found:
-            found.add(node)
-            ahead.extend(graph[node])
-    return found
-
-
 def import_graph() -> Graph:
     """Return what each module imports of the package; the face, which imports lazily by name, is
     left out."""
@@ -57,12 +47,8 @@ def import_graph() -> Graph:
     return {name: targets - {name} for name, targets in graph.items() if name in names}
 
 
-def find_circles() -> set[str]:
-    return {", ".join(group) for group in circles(import_graph())}
-
-
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    assert find_circles() == set()
+    assert circles(import_graph()) == []
 
 
 def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
@@ -83,43 +69,33 @@ def start_up_graph() -> Graph:
     graph: dict[str, set[str]] = {}
     for path in MODULES:
         name = module_name(path)
-        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
         nodes = [
             node
             for node in statements(tree_of(path).body)
             if isinstance(node, ast.Import | ast.ImportFrom)
         ]
-        targets = {
-            target for node in nodes for _, target in imports(ast.Module([node], []), package)
-        } & names
+        targets = {target for _, target in imports(ast.Module(nodes, []), package_of(path))} & names
         above = {".".join(name.split(".")[:size]) for size in range(2, name.count(".") + 1)}
         graph[name] = (targets | above) - {name, "shardvar"}
     return graph
 
 
-def find_needless_lazy_imports() -> set[str]:
-    """Return the imports inside functions of modules that the importing one has imported by
-    then."""
+def test_an_import_inside_a_function_makes_the_start_shorter() -> None:
+    """The importing module has not imported it by then."""
     graph = start_up_graph()
     found = set()
     for path in MODULES:
         name = module_name(path)
-        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
         for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                lazy = {target for _, target in imports(node, package)} & submodules() - {
-                    "shardvar"
-                }
+                targets = {target for _, target in imports(node, package_of(path))}
+                lazy = targets & submodules() - {"shardvar"}
                 strings = {each.value for each in ast.walk(node) if isinstance(each, ast.Constant)}
                 found |= {
                     f"{name}.{node.name}: {target}"
                     for target in (lazy - strings) & reached(name, graph)
                 }
-    return found
-
-
-def test_an_import_inside_a_function_makes_the_start_shorter() -> None:
-    assert find_needless_lazy_imports() == set()
+    assert found == set()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import cache
 from itertools import permutations
 
 from shardvar.planning import policies
@@ -28,8 +27,7 @@ def names_in(tree: ast.AST) -> Iterator[str]:
             yield node.name.rpartition(".")[2]
 
 
-@cache
-def used_names() -> frozenset[str]:
+def used_names() -> set[str]:
     """Return the names in the code of tests, examples, notebooks, and pages but for the reference, which lists all."""
     found: set[str] = set()
     for folder in (SPEC_TESTS, ROOT / "examples"):
@@ -39,7 +37,7 @@ def used_names() -> frozenset[str]:
     for page in {*ROOT.glob("*.md"), *DOCS.rglob("*.md")} - {*PAGES}:
         for block in blocks(page.read_text(encoding="utf-8"), "python"):
             found.update(re.findall(r"\w+", block.body))
-    return frozenset(found)
+    return found
 
 
 def new_policies() -> Iterator[str]:
@@ -50,18 +48,15 @@ def new_policies() -> Iterator[str]:
             yield f"{policies.__name__}.{name}"
 
 
-def find_unused_names() -> list[str]:
+def test_every_public_name_is_used_by_a_test_or_a_page() -> None:
     public = sorted({name for page in PAGES for name in names_of(page)} | {*new_policies()})
-    return [
+    used = used_names()
+    unused = [
         f"{name}: no test and no page uses it; add a test to spec_tests/, or take the name from its "
         "`__all__` and docs/api"
         for name in public
-        if name.rpartition(".")[2] not in used_names()
+        if name.rpartition(".")[2] not in used
     ]
-
-
-def test_every_public_name_is_used_by_a_test_or_a_page() -> None:
-    unused = find_unused_names()
     assert not unused, "\n".join(["", *unused])
 
 
@@ -76,9 +71,8 @@ ALLOWED = {"Adapter", "Policy", "difference", "execute"}
 and `shardvar.testing` exports `Policy` and `difference`."""
 
 
-def find_names_defined_twice() -> set[str]:
-    """Return "name: modules" of functions, classes and aliases; two formats may each have a
-    constant `MAGIC`.
+def test_no_public_name_is_defined_in_two_modules() -> None:
+    """Of functions, classes and aliases; two formats may each have a constant `MAGIC`.
 
     A plain rule of `shardvar.spec` may have the name of the fast function that it explains.
     """
@@ -87,25 +81,18 @@ def find_names_defined_twice() -> set[str]:
         for name in {name for name in definitions(tree_of(path)) if not name.isupper()} - ALLOWED:
             is_plain = ".spec." in module_name(path)
             places[f"spec.{name}" if is_plain else name].append(module_name(path))
-    return {f"{name}: {', '.join(modules)}" for name, modules in places.items() if len(modules) > 1}
+    assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}
 
 
-def test_no_public_name_is_defined_in_two_modules() -> None:
-    assert find_names_defined_twice() == set()
-
-
-def find_modules_that_differ_by_suffix() -> set[str]:
-    """Return pairs like `diff` and `diff_report`, or `index` and `indexing`: a reader must guess
-    which holds what."""
-    return {
+def test_no_two_modules_of_a_package_differ_only_by_suffix() -> None:
+    """Of pairs like `diff` and `diff_report`, or `index` and `indexing`, a reader must guess which
+    holds what."""
+    found = {
         f"{module_name(short)}, {long.stem}"
         for short, long in permutations(MODULES, 2)
         if short.parent == long.parent and re.fullmatch(rf"{short.stem}(_[a-z]+|[a-z]+)", long.stem)
     }
-
-
-def test_no_two_modules_of_a_package_differ_only_by_suffix() -> None:
-    assert find_modules_that_differ_by_suffix() == set()
+    assert found == set()
 
 
 def test_every_kind_of_definition_is_seen() -> None:

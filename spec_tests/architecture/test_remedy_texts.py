@@ -1,7 +1,6 @@
 """The remedies of the source: each is of a class that has a scenario, and a parser knows all commands,
 options and names in them."""
 
-import argparse
 import ast
 import inspect
 import re
@@ -12,7 +11,8 @@ from functools import cache
 
 import shardvar as sv
 import shardvar.errors
-from shardvar.cli.options import make_parser, parse_arguments
+from shardvar.cli.options import parse_arguments
+from spec_tests.helpers.cli_pages import parsers
 from spec_tests.helpers.paths import SPEC_TESTS
 from spec_tests.helpers.source_code import MODULES, PACKAGE, tree_of
 from spec_tests.verbs.test_remedies import SCENARIOS
@@ -141,11 +141,8 @@ ELSEWHERE = {
 
 def options() -> set[str]:
     """Return the options of all commands, and of ``python -m shardvar.vectors``."""
-    (commands,) = (
-        each for each in make_parser()._actions if isinstance(each, argparse._SubParsersAction)
-    )
     return {"--without"} | {
-        option for parser in commands.choices.values() for option in parser._option_string_actions
+        option for parser in parsers().values() for option in parser._option_string_actions
     }
 
 

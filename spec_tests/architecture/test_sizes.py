@@ -23,21 +23,17 @@ def lines_of_docstrings(tree: ast.AST) -> int:
     )
 
 
-def find_long_files() -> set[str]:
-    """Return "module: lines" of each file that is too long."""
-    return {
+def test_no_file_is_longer_than_a_sitting() -> None:
+    long = {
         f"{module_name(path)}: {count} lines with docstrings, of at most {MOST_LINES_OF_A_FILE}"
         for path in MODULES
         if (count := len(path.read_text(encoding="utf-8").splitlines())) > MOST_LINES_OF_A_FILE
     }
+    assert long == set()
 
 
-def test_no_file_is_longer_than_a_sitting() -> None:
-    assert find_long_files() == set()
-
-
-def find_long_functions() -> set[str]:
-    return {
+def test_no_function_is_longer_than_a_screen() -> None:
+    long = {
         f"{module_name(path)}.{node.name}"
         for path in MODULES
         for node in ast.walk(tree_of(path))
@@ -45,10 +41,7 @@ def find_long_functions() -> set[str]:
         if (node.end_lineno or node.lineno) - node.lineno + 1 - lines_of_docstrings(node)
         > MOST_LINES_OF_A_FUNCTION
     }
-
-
-def test_no_function_is_longer_than_a_screen() -> None:
-    assert find_long_functions() == set()
+    assert long == set()
 
 
 def test_only_docstrings_do_not_count() -> None:

@@ -1,15 +1,14 @@
 """Every option of the command line is exercised: a test, a transcript or a page runs its command
 with it."""
 
-import argparse
 import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
-from shardvar.cli.options import make_parser
+from shardvar.cli.options import COMMANDS
+from spec_tests.helpers.cli_pages import parsers
 from spec_tests.helpers.documents import blocks, commands
 from spec_tests.helpers.paths import DOCS, GOLDEN, ROOT, SPEC_TESTS
 
@@ -22,10 +21,8 @@ Uses = dict[str, set[str]]
 
 def options() -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield (command, the spellings of an option) of the whole command line."""
-    parser = make_parser()
-    (actions,) = (each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
-    for command, each in actions.choices.items():
-        for action in each._actions:
+    for command, parser in parsers().items():
+        for action in parser._actions:
             spellings = tuple(set(action.option_strings) - EVERYWHERE)
             if spellings:
                 yield command, spellings
@@ -65,14 +62,9 @@ def uses_in(tree: ast.Module) -> Uses:
         named = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
         parts = [node, *(constants[name] for name in named & constants.keys())]
         words = {word for part in parts for text in texts(part) for word in text.split()}
-        for command in words & commands_of_the_tool():
+        for command in words & {*COMMANDS}:
             found[command] |= {word.partition("=")[0] for word in words if word.startswith("-")}
     return found
-
-
-@cache
-def commands_of_the_tool() -> frozenset[str]:
-    return frozenset(command for command, _ in options())
 
 
 def uses_on(page: str) -> Uses:
@@ -109,16 +101,6 @@ def all_uses() -> Uses:
     return found
 
 
-def find_untried_options() -> list[str]:
-    used = all_uses()
-    return [
-        f"shardvar {command} {max(spellings, key=len)}: no test runs it; add one to "
-        f"{home_of(command).relative_to(ROOT)}"
-        for command, spellings in options()
-        if used[command].isdisjoint(spellings)
-    ]
-
-
 def home_of(command: str) -> Path:
     """Return the test file of a command, or that of the command line."""
     own = SPEC_TESTS / "cli" / f"test_{command}_verb.py"
@@ -126,7 +108,13 @@ def home_of(command: str) -> Path:
 
 
 def test_every_option_is_exercised_by_a_test_or_a_page() -> None:
-    untried = find_untried_options()
+    used = all_uses()
+    untried = [
+        f"shardvar {command} {max(spellings, key=len)}: no test runs it; add one to "
+        f"{home_of(command).relative_to(ROOT)}"
+        for command, spellings in options()
+        if used[command].isdisjoint(spellings)
+    ]
     assert not untried, "\n".join(["", *untried])
 
 

@@ -89,8 +89,7 @@ def names_of(home: str) -> set[str]:
     return {path.stem, *definitions(tree_of(path))} if path.exists() else set()
 
 
-def find_words() -> set[str]:
-    """Return "path: word" for each word in a module that is not its home."""
+def test_a_word_is_used_in_its_own_module_only() -> None:
     found = set()
     for word, homes in HOMES.items():
         exported = "|".join(sorted({name for home in homes for name in names_of(home)})) or "(?!)"
@@ -108,24 +107,17 @@ def find_words() -> set[str]:
                 f"{word}es",
             }:
                 found.add(f"{path_in_package(path)}: {word}")
-    return found
+    assert found == set()
 
 
-def test_a_word_is_used_in_its_own_module_only() -> None:
-    assert find_words() == set()
-
-
-def find_class_names() -> set[str]:
-    return {
+def test_classes_are_called_by_nouns() -> None:
+    found = {
         f"{path_in_package(path)}: {node.name}"
         for path in MODULES
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.ClassDef) and node.name.strip("_") in CLASS_NAMES
     }
-
-
-def test_classes_are_called_by_nouns() -> None:
-    assert find_class_names() == set()
+    assert found == set()
 
 
 @cache
@@ -157,16 +149,13 @@ def pages() -> list[Path]:
     ]
 
 
-def find_phrases() -> set[str]:
-    return {
+def test_the_english_is_plain() -> None:
+    found = {
         f"{path.relative_to(ROOT).as_posix()}: {phrase}"
         for path in [*MODULES, *pages()]
         for phrase in phrases(path.read_text(encoding="utf-8"))
     }
-
-
-def test_the_english_is_plain() -> None:
-    assert find_phrases() == set()
+    assert found == set()
 
 
 def test_words_are_seen_in_names_and_in_prose_and_not_in_other_words() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shardvar.cli.options import COMMANDS, Parser, sections_of
+from shardvar.cli.options import COMMANDS, sections_of
 from spec_tests.helpers.cli_pages import MANUAL, WIDTH, parsers, roff, written
 from spec_tests.helpers.documents import blocks
 from spec_tests.helpers.paths import ROOT
@@ -28,13 +28,8 @@ def test_each_command_has_a_page_with_its_options() -> None:
         block, *_ = blocks(pages[name], "text")
         assert block.body.startswith(f"usage: shardvar {name} ")
         assert max(map(len, block.body.splitlines())) <= WIDTH
-        for option in options(parser):
+        for option in parser._option_string_actions:
             assert f" {option}" in block.body
-
-
-def options(parser: Parser) -> set[str]:
-    """Return the options of a command."""
-    return {option for action in parser._actions for option in action.option_strings}
 
 
 def test_the_manual_has_every_option_of_every_command() -> None:

@@ -20,7 +20,7 @@ from statistics import mean
 
 from spec_tests.helpers import paths
 from spec_tests.helpers.layers import ALLOWED, REFERENCE, TOOL
-from spec_tests.helpers.source_code import MODULES, imports_of, layer_of, layer_of_module
+from spec_tests.helpers.source_code import MODULES, imports_of, layer_of, layer_of_module, reached
 
 PICTURE = paths.DOCS / "images" / "layers.svg"
 
@@ -58,11 +58,6 @@ def imported() -> Arrows:
 
 def is_ours(target: str) -> bool:
     return f"{target}.".startswith("shardvar.")
-
-
-def reached(layer: str, arrows: Arrows) -> set[str]:
-    """Return the layers at the end of one arrow or more from a layer."""
-    return arrows[layer].union(*(reached(target, arrows) for target in arrows[layer]))
 
 
 def reduced(arrows: Arrows) -> Arrows:

@@ -2,7 +2,7 @@
 definitions."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -79,10 +79,37 @@ def _imports_by(node: ast.AST, package: str, known: frozenset[str]) -> Iterator[
         yield node.lineno, node.value
 
 
+def package_of(path: Path) -> str:
+    """Return the package that the relative imports of a file start from."""
+    name = module_name(path)
+    return name if path.name == "__init__.py" else name.rpartition(".")[0]
+
+
 def imports_of(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (line, module) of each import of a file."""
-    name = module_name(path)
-    return imports(tree_of(path), name if path.name == "__init__.py" else name.rpartition(".")[0])
+    return imports(tree_of(path), package_of(path))
+
+
+def importers(modules: set[str], paths: Iterable[Path]) -> list[str]:
+    """Return the places in files that import one of these top-level modules, with its name."""
+    return [
+        f"{at(path, line)}: {target}"
+        for path in paths
+        for line, target in imports_of(path)
+        if target.split(".")[0] in modules
+    ]
+
+
+def reached(start: str, graph: Mapping[str, set[str]]) -> set[str]:
+    """Return the nodes of a graph at the end of one arrow or more."""
+    found: set[str] = set()
+    ahead = list(graph[start])
+    while ahead:
+        node = ahead.pop()
+        if node not in found:
+            found.add(node)
+            ahead.extend(graph[node])
+    return found
 
 
 def at(path: Path, line: int) -> str:
@@ -90,18 +117,29 @@ def at(path: Path, line: int) -> str:
     return f"{path.relative_to(ROOT)}:{line}"
 
 
+def bound(node: ast.stmt) -> Iterator[str]:
+    """Yield the names that a statement of a module or a class binds."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield node.name
+    elif isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        yield from (x.id for each in targets for x in ast.walk(each) if isinstance(x, ast.Name))
+
+
 def definitions(tree: ast.Module) -> Iterator[str]:
     """Yield the public functions, classes, aliases and constants that a module defines at its top
     level."""
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield from [node.name][node.name.startswith("_") :]
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names = [
-                each
-                for target in targets
-                for each in ast.walk(target)
-                if isinstance(each, ast.Name)
-            ]
-            yield from (name.id for name in names if not name.id.startswith("_"))
+    names = (name for node in tree.body for name in bound(node))
+    return (name for name in names if not name.startswith("_"))
+
+
+def exported(trees: Iterable[ast.Module]) -> set[str]:
+    """Return the names in the ``__all__`` of modules."""
+    return {
+        each.value
+        for tree in trees
+        for node in tree.body
+        if isinstance(node, ast.Assign) and [*bound(node)] == ["__all__"]
+        for each in ast.walk(node.value)
+        if isinstance(each, ast.Constant)
+    }

@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Iterator
 from fcntl import ioctl
 from html import escape
+from math import prod
 from pathlib import Path
 from struct import pack
 from termios import TIOCSWINSZ
@@ -97,10 +98,7 @@ def write_checkpoint(folder: Path) -> None:
 
 def nbytes(shape: tuple[int, ...]) -> int:
     """Return the bytes of a tensor, with two for each element."""
-    size = 2
-    for extent in shape:
-        size *= extent
-    return size
+    return 2 * prod(shape)
 
 
 def write_shard(path: Path, tensors: dict[str, tuple[int, ...]]) -> None:

@@ -13,6 +13,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,11 @@ def shardings(shape: tuple[int, ...]) -> list[Any]:
     return found
 
 
+def over_all(shape: tuple[int, ...]) -> Any:
+    """Return the first sharding of a shape over all eight devices."""
+    return next(each for each in shardings(shape) if len(each.device_set) == 8)
+
+
 @law
 def an_array_of_any_sharding_is_loaded_into_any_other(folder: Path) -> None:
     """Each region is written once, and read once for all devices that hold it."""
@@ -231,12 +237,11 @@ def random_keys_keep_their_implementation(folder: Path) -> None:
 
     import shardvar.jax
 
-    place = next(each for each in shardings((8,)) if len(each.device_set) == 8)
     state = {
         "key": jax.random.key(1),
         "rbg": jax.random.key(1, impl="rbg"),
         "raw": jax.random.PRNGKey(3),
-        "many": jax.device_put(jax.random.split(jax.random.key(2), 8), place),
+        "many": jax.device_put(jax.random.split(jax.random.key(2), 8), over_all((8,))),
     }
     shardvar.jax.save(folder / "ck", state, run="1")
     shardvar.jax.save(folder / "orbax", state, run="1", format="orbax")
@@ -471,9 +476,7 @@ def what_cannot_be_saved_is_refused_and_nothing_is_written(folder: Path) -> None
 
     import shardvar.jax
 
-    def save(state: Any, **options: Any) -> None:
-        shardvar.jax.save(folder / "ck", state, run="1", **options)
-
+    save = partial(shardvar.jax.save, folder / "ck", run="1")
     gone = jax.numpy.ones(3)
     gone.delete()
     raised(ArgumentTypeError, "The state is a ndarray, not a tree", save, TABLE)
@@ -500,7 +503,7 @@ def a_save_in_the_background_has_the_values_of_its_call(folder: Path) -> None:
 
     import shardvar.jax
 
-    place = next(each for each in shardings((8, 4)) if len(each.device_set) == 8)
+    place = over_all((8, 4))
     free, late = threading.Event(), [True]
     real = shardvar.jax.pytrees.save_with_objects
 
@@ -534,15 +537,8 @@ def a_save_in_the_background_has_the_values_of_its_call(folder: Path) -> None:
             mine["moved"] = step(jax.device_put(mine["moved"], jax.devices()[1], donate=True))
             mine.pop("deleted").delete()
             mine["other"] = [jax.numpy.full((64, 64), 7) for _ in range(8)]
-            raised(
-                StillSaving,
-                "still being saved",
-                shardvar.jax.save,
-                folder / "x",
-                mine,
-                run="1",
-                busy="raise",
-            )
+            words, options = "still being saved", {"run": "1", "busy": "raise"}
+            raised(StillSaving, words, shardvar.jax.save, folder / "x", mine, **options)
             free.set()
             assert pending.join().num_tensors == 6
             same(shardvar.jax.load(folder / "ck", state(0)), state(number))
@@ -550,17 +546,8 @@ def a_save_in_the_background_has_the_values_of_its_call(folder: Path) -> None:
         late[:] = [True]
         shardvar.jax.save(folder / "ck", state(3), run="3", background=True)
         raised(ArgumentError, "It was late", shardvar.jax.save, folder / "ck", state(4), run="4")
-    words = "staging_nbytes is 10 B"
-    raised(
-        ArgumentError,
-        words,
-        shardvar.jax.save,
-        folder / "ck",
-        state(3),
-        run="5",
-        background=True,
-        staging_nbytes=10,
-    )
+    words, options = "staging_nbytes is 10 B", {"background": True, "staging_nbytes": 10}
+    raised(ArgumentError, words, shardvar.jax.save, folder / "ck", state(3), run="5", **options)
     same(shardvar.jax.load(folder / "ck", state(0)), state(1))
 
 
@@ -571,7 +558,7 @@ def a_process_writes_the_values_of_the_call(folder: Path) -> None:
 
     import shardvar.jax
 
-    place = next(each for each in shardings((8, 4)) if len(each.device_set) == 8)
+    place = over_all((8, 4))
     step = jax.jit(lambda w: w + 1, donate_argnums=0)
 
     def state(number: int) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 
 from shardvar.errors import CheckpointError, CorruptCheckpoint, LockHeld, MissingFile, StorageError
 from shardvar.storage.requests import FolderListing, Head
+from spec_tests.helpers.system_calls import snapshot
 
 PATIENCE_SECONDS = 60
 """Requests that are made together come before that, on any machine."""
@@ -131,12 +132,12 @@ class MemoryBucket:
         return head_of(content)
 
     def delete(self, key: str) -> None:
-        self.change(f"delete {key}", lambda: discard(self.files, key))
+        self.change(f"delete {key}", lambda: self.files.pop(key, None))
 
     def delete_all(self, keys: Sequence[str]) -> None:
         def remove() -> None:
             for key in keys:
-                discard(self.files, key)
+                self.files.pop(key, None)
 
         self.change(f"delete {len(keys)} files", remove)
 
@@ -144,7 +145,7 @@ class MemoryBucket:
         if self.is_dead:
             raise Dead
 
-    def change(self, what: str, do: Callable[[], None]) -> None:
+    def change(self, what: str, do: Callable[[], object]) -> None:
         """Carry a change out, unless it is the one that fails."""
         self.gate(what)
         with self.lock:
@@ -222,7 +223,7 @@ class Raced(MemoryBucket):
         if race:
             race()
 
-    def change(self, what: str, do: Callable[[], None]) -> None:
+    def change(self, what: str, do: Callable[[], object]) -> None:
         self.meet()
         super().change(what, do)
 
@@ -264,10 +265,6 @@ def find_bucket(number: int) -> MemoryBucket:
     return _alive[number]
 
 
-def discard(files: dict[str, bytes], key: str) -> None:
-    files.pop(key, None)
-
-
 def head_of(content: bytes) -> Head:
     return Head(len(content), hashlib.md5(content).hexdigest(), None)
 
@@ -280,10 +277,7 @@ def in_bucket(bucket: MemoryBucket) -> Iterator[None]:
 
 
 def in_memory(folder: Path) -> MemoryBucket:
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return MemoryBucket(
-        {f"run/{path.relative_to(folder).as_posix()}": path.read_bytes() for path in files}
-    )
+    return MemoryBucket({f"run/{name}": octets for name, octets in snapshot(folder).items()})
 
 
 def count_requests(bucket: MemoryBucket, verb: Callable[[], Any]) -> int:

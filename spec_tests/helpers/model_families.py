@@ -36,78 +36,78 @@ llama, qwen3, qwen3_moe, mixtral, gemma3 = (
 )
 
 
-def _arrays(shapes: dict[str, tuple[int, ...]]) -> Arrays:
+def _arrays(
+    ends: dict[str, tuple[int, ...]], prefix: str, each: dict[str, tuple[int, ...]]
+) -> Arrays:
+    """Return the tensors outside of layers, and those of each layer below a prefix."""
+    layers = {f"{prefix}.{n}.{name}": shape for n in range(L) for name, shape in each.items()}
     rng = np.random.default_rng(0)
+    shapes = ends | layers
     return {key: rng.normal(size=shape).astype(np.float32) for key, shape in shapes.items()}
 
 
+def _encoder_layer(attention: str) -> dict[str, tuple[int, ...]]:
+    """Return the tensors of a layer of BERT, of which the attention has another name in ViT."""
+    inputs = [f"attention.{attention}.{name}" for name in ("query", "key", "value")]
+    return {
+        **{f"{name}.weight": (D, D) for name in inputs},
+        **{f"{name}.bias": (D,) for name in inputs},
+        "attention.output.dense.weight": (D, D),
+        "intermediate.dense.weight": (F, D),
+        "output.dense.weight": (D, F),
+    }
+
+
 def gpt2() -> Arrays:
-    shapes: dict[str, tuple[int, ...]] = {
+    ends: dict[str, tuple[int, ...]] = {
         "transformer.wte.weight": (V, D),
         "transformer.wpe.weight": (13, D),
         "transformer.ln_f.weight": (D,),
         "transformer.ln_f.bias": (D,),
     }
-    for number in range(L):
-        at = f"transformer.h.{number}."
-        for name, into, out in (
-            ("attn.c_attn", D, 3 * D),
-            ("attn.c_proj", D, D),
-            ("mlp.c_fc", D, F),
-            ("mlp.c_proj", F, D),
-        ):
-            shapes |= {f"{at}{name}.weight": (into, out), f"{at}{name}.bias": (out,)}
-        for name in ("ln_1", "ln_2"):
-            shapes |= {f"{at}{name}.weight": (D,), f"{at}{name}.bias": (D,)}
-    return _arrays(shapes)
+    each: dict[str, tuple[int, ...]] = {}
+    for name, into, out in (
+        ("attn.c_attn", D, 3 * D),
+        ("attn.c_proj", D, D),
+        ("mlp.c_fc", D, F),
+        ("mlp.c_proj", F, D),
+    ):
+        each |= {f"{name}.weight": (into, out), f"{name}.bias": (out,)}
+    for name in ("ln_1", "ln_2"):
+        each |= {f"{name}.weight": (D,), f"{name}.bias": (D,)}
+    return _arrays(ends, "transformer.h", each)
 
 
 def bert() -> Arrays:
-    shapes: dict[str, tuple[int, ...]] = {
+    ends = {
         "bert.embeddings.word_embeddings.weight": (V, D),
         "bert.pooler.dense.weight": (D, D),
         "cls.predictions.bias": (V,),
     }
-    for number in range(L):
-        at = f"bert.encoder.layer.{number}."
-        for name in ("query", "key", "value"):
-            shapes[f"{at}attention.self.{name}.weight"] = (D, D)
-            shapes[f"{at}attention.self.{name}.bias"] = (D,)
-        shapes[f"{at}attention.output.dense.weight"] = (D, D)
-        shapes[f"{at}intermediate.dense.weight"] = (F, D)
-        shapes[f"{at}output.dense.weight"] = (D, F)
-    return _arrays(shapes)
+    return _arrays(ends, "bert.encoder.layer", _encoder_layer("self"))
 
 
 def vit() -> Arrays:
-    shapes: dict[str, tuple[int, ...]] = {
+    ends = {
         "vit.embeddings.cls_token": (1, 1, D),
         "vit.layernorm.weight": (D,),
         "classifier.weight": (V, D),
     }
-    for number in range(L):
-        at = f"vit.encoder.layer.{number}."
-        for name in ("query", "key", "value"):
-            shapes[f"{at}attention.attention.{name}.weight"] = (D, D)
-            shapes[f"{at}attention.attention.{name}.bias"] = (D,)
-        shapes[f"{at}attention.output.dense.weight"] = (D, D)
-        shapes[f"{at}intermediate.dense.weight"] = (F, D)
-        shapes[f"{at}output.dense.weight"] = (D, F)
-        shapes[f"{at}layernorm_before.weight"] = (D,)
-    return _arrays(shapes)
+    each = {**_encoder_layer("attention"), "layernorm_before.weight": (D,)}
+    return _arrays(ends, "vit.encoder.layer", each)
 
 
 def gpt_neox() -> Arrays:
-    shapes: dict[str, tuple[int, ...]] = {
+    ends = {
         "gpt_neox.embed_in.weight": (V, D),
         "gpt_neox.final_layer_norm.bias": (D,),
         "embed_out.weight": (V, D),
     }
-    for number in range(L):
-        at = f"gpt_neox.layers.{number}."
-        shapes[f"{at}attention.query_key_value.weight"] = (3 * D, D)
-        shapes[f"{at}attention.query_key_value.bias"] = (3 * D,)
-        shapes[f"{at}attention.dense.weight"] = (D, D)
-        shapes[f"{at}mlp.dense_h_to_4h.bias"] = (F,)
-        shapes[f"{at}input_layernorm.weight"] = (D,)
-    return _arrays(shapes)
+    each = {
+        "attention.query_key_value.weight": (3 * D, D),
+        "attention.query_key_value.bias": (3 * D,),
+        "attention.dense.weight": (D, D),
+        "mlp.dense_h_to_4h.bias": (F,),
+        "input_layernorm.weight": (D,),
+    }
+    return _arrays(ends, "gpt_neox.layers", each)

@@ -4,7 +4,6 @@ A tree has an array for each tensor, with an axis for each letter of ``NAMES``, 
 tensor does not have the index. Random trees come with their text.
 """
 
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -73,13 +72,6 @@ def added(terms: Any) -> Any:
     for term in terms[1:]:
         total = total + term
     return total
-
-
-@dataclass
-class Expression:
-    tree: Any
-    text: str
-    arrays: dict[str, Any]
 
 
 @st.composite

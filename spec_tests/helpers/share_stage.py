@@ -149,7 +149,7 @@ class StagedBucket(MemoryBucket):
         self.stage.step()
         return super().listing(key)
 
-    def change(self, what: str, do: Callable[[], None]) -> None:
+    def change(self, what: str, do: Callable[[], object]) -> None:
         self.stage.step()
         super().change(what, do)
 

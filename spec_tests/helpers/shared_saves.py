@@ -19,7 +19,7 @@ from shardvar.testing.arrays import tilings
 from shardvar.verbs.together.run import SaveOptions, find_run
 from shardvar.verbs.together.shares import save_with_objects
 from spec_tests.helpers.hypothesis_strategies import tensor_dicts
-from spec_tests.helpers.programs import ENVIRONMENT
+from spec_tests.helpers.programs import ENVIRONMENT, command_of
 
 Shares = list[dict[str, list[sv.LocalShard]]]
 
@@ -113,15 +113,7 @@ def divided(draw: st.DrawFn, max_processes: int = 5) -> tuple[dict[str, Any], Sh
 
 def start_process(path: Path, run: str, process: int, count: int) -> "subprocess.Popen[str]":
     """Start a process that saves its share of the tensors whose seed is the name of the run."""
-    program = [
-        sys.executable,
-        "-m",
-        "spec_tests.helpers.shared_saves",
-        str(path),
-        run,
-        str(process),
-        str(count),
-    ]
+    program = command_of("helpers.shared_saves", path, run, process, count)
     return subprocess.Popen(
         program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT
     )

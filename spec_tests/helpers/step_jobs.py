@@ -14,9 +14,9 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -38,20 +38,16 @@ def table(number: int) -> Any:
 
 def in_threads(processes: Iterable[int], act: Callable[[int], Any]) -> dict[int, Any]:
     """Return the result or the error of each process; threads stand for them."""
-    found: dict[int, Any] = dict.fromkeys(processes)
 
-    def run(process: int) -> None:
+    def outcome(process: int) -> Any:
         try:
-            found[process] = act(process)
+            return act(process)
         except Exception as error:  # noqa: BLE001 - the test looks at it
-            found[process] = error
+            return error
 
-    threads = [threading.Thread(target=run, args=(each,)) for each in found]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    return found
+    every = [*processes]
+    with ThreadPoolExecutor(len(every)) as pool:
+        return dict(zip(every, pool.map(outcome, every), strict=True))
 
 
 def together(count: int, act: Callable[[int], Any]) -> list[Any]:

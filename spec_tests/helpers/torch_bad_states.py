@@ -55,16 +55,21 @@ def said_by(folder: Path, job: str, rank: int) -> Path:
     return folder / name / f"{kind}-{rank}"
 
 
-def state_of(step: int) -> dict[str, Any]:
-    """Return a state of rows that all processes hold, and of values that are equal in all."""
-    import torch
+def by_rows(table: Any) -> Any:
+    """Return a tensor whose rows are divided over all processes."""
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
 
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    table = torch.arange(44.0).reshape(11, 4) + 100 * step
-    rows = distribute_tensor(table, mesh, [Shard(0)], src_data_rank=None)
+    return distribute_tensor(table, mesh, [Shard(0)], src_data_rank=None)
+
+
+def state_of(step: int) -> dict[str, Any]:
+    """Return a state of rows that all processes hold, and of values that are equal in all."""
+    import torch
+
+    rows = by_rows(torch.arange(44.0).reshape(11, 4) + 100 * step)
     return {"rows": rows, "bias": torch.full((3,), float(step)), "step": step}
 
 
@@ -105,13 +110,8 @@ def loaded(folder: Path) -> int:
 def tied(is_other: bool = False) -> dict[str, Any]:
     """Return two keys of one divided tensor, or of two."""
     import torch
-    import torch.distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Shard, distribute_tensor
 
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    table = torch.arange(40_000.0).reshape(400, 100)
-    made = distribute_tensor(table, mesh, [Shard(0)], src_data_rank=None)
+    made = by_rows(torch.arange(40_000.0).reshape(400, 100))
     return {"table": made, "head": made.clone() if is_other else made}
 
 

@@ -26,6 +26,7 @@ import sys
 import traceback
 import warnings
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -146,24 +147,30 @@ def objects() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def whole_of(value: Any) -> Any:
-    """Return a state with whole tensors; all processes call this together."""
+def changed(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a state with a change of each of its values."""
     if isinstance(value, dict):
-        return {key: whole_of(each) for key, each in value.items()}
+        return {key: changed(each, change) for key, each in value.items()}
     if isinstance(value, list):
-        return [whole_of(each) for each in value]
-    return value.full_tensor() if hasattr(value, "full_tensor") else value
+        return [changed(each, change) for each in value]
+    return change(value)
 
 
-def emptied(value: Any) -> Any:
+def whole_of(state: Any) -> Any:
+    """Return a state with whole tensors; all processes call this together."""
+    return changed(state, lambda x: x.full_tensor() if hasattr(x, "full_tensor") else x)
+
+
+def copied(state: Any) -> Any:
+    """Return a state with tensors of its own."""
+    return changed(state, lambda x: x.clone() if hasattr(x, "clone") else x)
+
+
+def emptied(state: Any) -> Any:
     """Return a state in which nothing of its values is left."""
     import torch
 
-    if isinstance(value, dict):
-        return {key: emptied(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [emptied(each) for each in value]
-    return torch.zeros_like(value) if isinstance(value, torch.Tensor) else None
+    return changed(state, lambda x: torch.zeros_like(x) if isinstance(x, torch.Tensor) else None)
 
 
 def differences(read: Any, whole: Any, path: str = "") -> list[str]:
@@ -183,9 +190,17 @@ def differences(read: Any, whole: Any, path: str = "") -> list[str]:
     return [] if type(read) is type(whole) and read == whole else [path]
 
 
+def save_whole(folder: Path, state: Any, rank: int) -> None:
+    """Save a state with whole tensors, by the first process."""
+    import torch
+
+    whole = whole_of(state)
+    if rank == 0:
+        torch.save(whole, folder / "whole.pt")
+
+
 def write(folder: Path, model: Any, rank: int) -> None:
     """Train, and save with torch's writer and with shardvar's."""
-    import torch
     import torch.distributed.checkpoint as dcp
 
     from shardvar.torch import StorageWriter
@@ -197,9 +212,7 @@ def write(folder: Path, model: Any, rank: int) -> None:
     dcp.save(state, storage_writer=StorageWriter(folder / "torch"))
     dcp.save(state, storage_writer=StorageWriter(folder / "native", format="shardvar"))
     dcp.save({**state, "objects": objects()}, checkpoint_id=folder / "objects")
-    whole = whole_of(state)
-    if rank == 0:
-        torch.save(whole, folder / "whole.pt")
+    save_whole(folder, state, rank)
 
 
 def read(folder: Path, model: Any) -> None:
@@ -228,7 +241,6 @@ def shown(item: tuple[str, Any]) -> Any:
 
 def keep(folder: Path, model: Any, rank: int) -> None:
     """Train, save, and train on."""
-    import torch
     import torch.distributed.checkpoint as dcp
 
     import shardvar.torch
@@ -239,9 +251,7 @@ def keep(folder: Path, model: Any, rank: int) -> None:
     shardvar.torch.save(folder / "ck", state, run="3")
     shardvar.torch.save(folder / "folder", state, run="3", format="torch")
     dcp.save(state, checkpoint_id=folder / "dcp")
-    whole = whole_of(state)
-    if rank == 0:
-        torch.save(whole, folder / "whole.pt")
+    save_whole(folder, state, rank)
     print(train(model, optimizer, range(3, 6)))
 
 
@@ -308,17 +318,6 @@ def train_from(
         options=StateDictOptions(full_state_dict=is_whole),
     )
     return train(model, optimizer, range(state["run"]["step"], 6))
-
-
-def copied(value: Any) -> Any:
-    """Return a state with tensors of its own."""
-    import torch
-
-    if isinstance(value, dict):
-        return {key: copied(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [copied(each) for each in value]
-    return value.clone() if isinstance(value, torch.Tensor) else value
 
 
 def resume(folder: Path, model: Any) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from spec_tests.helpers.system_calls import snapshot
+
 HERE = Path(__file__).parent
 Files = dict[str, bytes]
 Arrays = Mapping[str, "np.ndarray[Any, Any]"]
@@ -30,12 +32,7 @@ class Case:
     @property
     def files(self) -> Files:
         """Its files, by their paths in its directory."""
-        folder = HERE / self.name
-        return {
-            path.relative_to(folder).as_posix(): path.read_bytes()
-            for path in sorted(folder.rglob("*"))
-            if path.is_file()
-        }
+        return snapshot(HERE / self.name)
 
 
 @dataclass(frozen=True)

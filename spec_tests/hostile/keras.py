@@ -3,11 +3,8 @@ hand."""
 
 import io
 
-from spec_tests.helpers.paths import GOLDEN
 from spec_tests.hostile.case import Arrays, Evidence, Files
 
-WEIGHTS = (GOLDEN / "keras" / "weights_mlp" / "m.weights.h5").read_bytes()
-"""Eight small arrays; the first has the shape [5, 7], and 140 bytes at 9160."""
 MEMBER = "model.weights.h5"
 
 

@@ -4,13 +4,14 @@ import re
 import tomllib
 from importlib.util import find_spec
 from pathlib import Path
-from pkgutil import resolve_name
 from urllib.parse import urlsplit
 
 import pytest
 
 import shardvar as sv
 from shardvar.cli.options import ALIASES, COMMANDS
+from spec_tests.helpers import api_reference
+from spec_tests.helpers.api_reference import names_of
 from spec_tests.helpers.documents import (
     PAGES,
     ROOT,
@@ -24,7 +25,6 @@ from spec_tests.helpers.documents import (
     read,
     run_page,
 )
-from spec_tests.helpers.face_stand_ins import import_faces
 
 RUN = [page for page in PAGES if blocks(read(page), "python", "console")]
 LANGUAGES = {
@@ -125,19 +125,10 @@ def test_every_page_is_in_the_contents() -> None:
 
 
 def test_every_public_name_is_in_the_reference() -> None:
-    """The directive ``names`` lists some or all names of a module."""
-    import_faces()
-    listed: set[str] = set()
-    for page in sorted((ROOT / "docs" / "api").glob("*.md")):
-        for module, names in re.findall(
-            r"^\.\. names:: (\S+)\n((?:\n|   .*\n)*)", read(page), flags=re.MULTILINE
-        ):
-            listed |= {
-                module.removeprefix("shardvar."),
-                *(names.split() or resolve_name(module).__all__),
-            }
-        listed |= set(re.findall(r"automodule:: shardvar\.(\w+)$", read(page), flags=re.MULTILINE))
-    assert sorted(set(sv.__all__) - listed) == []
+    """By itself, or as a module of which there are names."""
+    listed = [name.rpartition(".") for page in api_reference.PAGES for name in names_of(page)]
+    modules = {module.removeprefix("shardvar.") for module, _, _ in listed}
+    assert sorted({*sv.__all__} - modules - {name for _, _, name in listed}) == []
 
 
 def test_the_walk_through_the_kernel_names_modules_that_exist() -> None:

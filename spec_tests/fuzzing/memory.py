@@ -85,9 +85,7 @@ class MemoryStorage:
             raise InvalidCheckpoint(f"{name!r} is no bare name.", "")  # as LocalStorage does
         if name not in self._names and len(self._names) < len(self._pieces):
             self._names.append(name)
-        if name not in self._names:
-            raise MissingFile(f"There is no {name}.", "")
-        return MemoryFile(f"{self.path}/{name}", self._pieces[self._names.index(name)])
+        return self.open_listed(name)
 
     def open_listed(self, path: str) -> MemoryFile:
         """Open a file of ``tree`` by its path."""

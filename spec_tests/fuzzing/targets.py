@@ -143,10 +143,6 @@ def read_npy(data: bytes) -> None:
         parse_preamble(build_preamble(header.dtype, header.shape))
 
 
-def read_safetensors_header(data: bytes) -> None:
-    parse_header(data)
-
-
 def read_protos(data: bytes) -> None:
     _, errors = decode_bundle_entries([data])
     for error in errors.values():
@@ -228,7 +224,7 @@ _READERS = [
     Target("pickle", parse_pickle),
     Target("gguf_dequantized", read_dequantized),
     Target("npy_header", read_npy),
-    Target("safetensors_header", read_safetensors_header),
+    Target("safetensors_header", parse_header),
     Target("sstable", read_table),
     Target("snappy", decompress_snappy),
     Target("blocks", read_blocks),

@@ -15,35 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from spec_tests.vector_generators.derivations import safetensors_bytes
+
 Tensors = Mapping[str, Any]
-
-DTYPES = {
-    "uint8": "U8",
-    "int32": "I32",
-    "uint16": "U16",
-    "uint32": "U32",
-    "float32": "F32",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "int64": "I64",
-    "bool": "BOOL",
-}
-
-
-def safetensors_bytes(tensors: Tensors, metadata: Mapping[str, str] | None = None) -> bytes:
-    header: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
-    at, data = 0, b""
-    for key, array in tensors.items():
-        octets = np.ascontiguousarray(array).tobytes()
-        header[key] = {
-            "dtype": DTYPES[array.dtype.name],
-            "shape": list(array.shape),
-            "data_offsets": [at, at + len(octets)],
-        }
-        at, data = at + len(octets), data + octets
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text + data
 
 
 def raw(array: Any) -> Any:

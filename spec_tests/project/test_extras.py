@@ -5,6 +5,8 @@ import re
 import sys
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,22 +17,11 @@ from spec_tests.helpers.paths import ROOT
 SHA = "0123456789abcdef0123456789abcdef01234567"
 
 
-class Installed:
-    """A distribution with some text in ``direct_url.json``."""
-
-    def __init__(self, text: str | None) -> None:
-        self.text = text
-
-    def read_text(self, name: str) -> str | None:
-        """Return the text."""
-        assert name == "direct_url.json"
-        return self.text
-
-
 def installed(monkeypatch: pytest.MonkeyPatch, origin: object) -> None:
-    """Let shardvar be installed from somewhere."""
+    """Let shardvar be installed from somewhere, which ``direct_url.json`` tells."""
     text = origin if isinstance(origin, str | None) else json.dumps(origin)
-    monkeypatch.setattr(metadata, "distribution", lambda _name: Installed(text))
+    files = SimpleNamespace(read_text={"direct_url.json": text}.__getitem__)
+    monkeypatch.setattr(metadata, "distribution", lambda _name: files)
 
 
 def test_from_an_index_the_name_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +75,7 @@ def test_what_is_gone_or_unknown_is_installed_in_a_clone(
 
 
 def test_a_folder_that_was_never_installed_is_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown(name: str) -> Installed:
+    def unknown(name: str) -> Any:
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "distribution", unknown)

@@ -59,28 +59,17 @@ def _sparse_lookup(inputs: Inputs) -> Any:
     )
 
 
-def _scatter(op: str) -> Callable[[Inputs], Any]:
+def _write(op: str) -> Callable[[Inputs], Any]:
+    """Scatter the updates, or assign the other value."""
+
     def run(inputs: Inputs) -> Any:
         before = decode_array(inputs["value"])
         table = sharded(before, inputs["shards"])
+        given: Any = decode_array(inputs["other" if "other" in inputs else "updates"])
+        if "updates" in inputs:
+            given = sv.IndexedSlices(given, decode_array(inputs["indices"]))
         try:
-            getattr(table, op)(
-                sv.IndexedSlices(decode_array(inputs["updates"]), decode_array(inputs["indices"]))
-            )
-        except sv.errors.ShardvarError:
-            assert np.array_equal(table.numpy(), before), "an error left a part of the write behind"
-            raise
-        return table.numpy()
-
-    return run
-
-
-def _assign(op: str) -> Callable[[Inputs], Any]:
-    def run(inputs: Inputs) -> Any:
-        before = decode_array(inputs["value"])
-        table = sharded(before, inputs["shards"])
-        try:
-            getattr(table, op)(decode_array(inputs["other"]))
+            getattr(table, op)(given)
         except sv.errors.ShardvarError:
             assert np.array_equal(table.numpy(), before), "an error left a part of the write behind"
             raise
@@ -146,8 +135,7 @@ OPS: dict[str, Callable[[Inputs], Any]] = {
     "getitem": _getitem,
     "embedding_lookup": _lookup,
     "embedding_lookup_sparse": _sparse_lookup,
-    **{op: _scatter(op) for op in _SCATTERS},
-    **{op: _assign(op) for op in ("assign", "assign_add", "assign_sub")},
+    **{op: _write(op) for op in (*_SCATTERS, "assign", "assign_add", "assign_sub")},
     "read_value": lambda inputs: sharded(
         decode_array(inputs["value"]), inputs["shards"]
     ).read_value(),

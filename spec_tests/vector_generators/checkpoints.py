@@ -164,24 +164,20 @@ def _refused_keys(told: Mapping[str, Any]) -> list[str]:
 
 
 def _library_cases() -> Iterator[Case]:
-    for group, names in _BY_LIBRARY.items():
-        for name in names:
-            told = _expectation(group, name)
-            target = _add(f"{group}_{name}", GOLDEN / group / name)
-            inputs = {"format": group, "path": f"{target}/{told.get('open', told.get('prefix'))}"}
-            expected = {"tensors": list(_library_tensors(told["tensors"]))}
-            yield SOUND(f"{group}-{name}", inputs, told["how"], expected)
-    for group, refused in _REFUSED.items():
-        for name in refused:
-            told = _expectation(group, name)
-            target = _add(f"{group}_{name}", GOLDEN / group / name)
-            inputs = {"format": group, "path": f"{target}/{told.get('open', told.get('prefix'))}"}
-            keys = _refused_keys(told)
-            if keys:
-                expected = {"refused": [{"key": key, "error": "CheckpointError"} for key in keys]}
-                yield DAMAGED(f"{group}-{name}", inputs, told["how"], expected)
-            else:
-                yield REFUSED(f"{group}-{name}", inputs, told["how"], error="CheckpointError")
+    sound = [(group, name) for group, names in _BY_LIBRARY.items() for name in names]
+    refused = [(group, name) for group, names in _REFUSED.items() for name in names]
+    for number, (group, name) in enumerate([*sound, *refused]):
+        told = _expectation(group, name)
+        target = _add(f"{group}_{name}", GOLDEN / group / name)
+        inputs = {"format": group, "path": f"{target}/{told.get('open', told.get('prefix'))}"}
+        about = f"{group}-{name}", inputs, told["how"]
+        if number < len(sound):
+            yield SOUND(*about, {"tensors": list(_library_tensors(told["tensors"]))})
+        elif keys := _refused_keys(told):
+            bad = [{"key": key, "error": "CheckpointError"} for key in keys]
+            yield DAMAGED(*about, {"refused": bad})
+        else:
+            yield REFUSED(*about, error="CheckpointError")
 
 
 _FILE_OF_A_SET = re.compile(r"(\w+)(\.\d+\.pth|-\d{5}-of-\d{5}\.msgpack)")

@@ -6,7 +6,7 @@ shardvar.
 
 import json
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from io import BytesIO
 from typing import Any
@@ -19,15 +19,17 @@ from spec_tests.vector_generators.digests import digest
 PATH = DOCS / "derivation-vectors.json"
 Tensors = dict[str, Any]
 T = np.arange(1, 97, dtype=np.float32)
-NAMES = {"float32": "F32", "float16": "F16", "int32": "I32", "float64": "F64", "uint8": "U8"}
+NAMES = {
+    "uint8": "U8", "int32": "I32", "uint16": "U16", "uint32": "U32", "float32": "F32", "float64": "F64",
+    "float16": "F16", "bfloat16": "BF16", "int64": "I64", "bool": "BOOL",
+}  # fmt: skip
 
 
-def file_of(tensors: Tensors, ending: str) -> bytes:
-    if ending == "npz":
-        stream = BytesIO()
-        np.savez(stream, **tensors)
-        return stream.getvalue()
-    header, data = dict[str, Any](), b""
+def safetensors_bytes(
+    tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None
+) -> bytes:
+    header: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
+    data = b""
     for key, array in tensors.items():
         place = [len(data), len(data) + array.nbytes]
         about = {"dtype": NAMES[array.dtype.name], "shape": array.shape, "data_offsets": place}
@@ -35,6 +37,12 @@ def file_of(tensors: Tensors, ending: str) -> bytes:
     head = json.dumps(header).encode()
     head += b" " * (-len(head) % 8)
     return len(head).to_bytes(8, "little") + head + data
+
+
+def npz_bytes(tensors: Tensors) -> bytes:
+    stream = BytesIO()
+    np.savez(stream, **tensors)
+    return stream.getvalue()
 
 
 def digest_of(tensors: Tensors) -> str:
@@ -155,7 +163,7 @@ def vectors() -> dict[str, Any]:
     files, cases = dict[str, str](), list[dict[str, Any]]()
 
     def put(tensors: Tensors, number: int) -> str:
-        content = file_of(tensors, ("npz", "safetensors")[number % 2])
+        content = (npz_bytes, safetensors_bytes)[number % 2](tensors)
         name = f"{sha256(content).hexdigest()[:8]}.{('npz', 'safetensors')[number % 2]}"
         files[name] = b64encode(content).decode()
         return name

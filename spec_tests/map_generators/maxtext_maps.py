@@ -28,20 +28,22 @@ _OLMO_NORMS = {
 }
 
 
+_INPUTS = (("q", "query", "n"), ("k", "key", "g"), ("v", "value", "g"))
+"""Of each input of attention: its name at Hugging Face and in MaxText, and the index of its heads."""
+
+
 def _attention(name: str) -> Rules:
-    heads = (("q", "query", "n"), ("k", "key", "g"), ("v", "value", "g"))
     found = {
         f"self_attn.{short}_proj.weight[({n} d) i]": f"{name}.{word}.kernel[i l {n} d]"
-        for short, word, n in heads
+        for short, word, n in _INPUTS
     }
     return {**found, "self_attn.o_proj.weight[o (n d)]": f"{name}.out.kernel[n l d o]"}
 
 
 def _biases(name: str) -> Rules:
     return {
-        "self_attn.q_proj.bias[(n d)]": f"{name}.query.bias[n l d]",
-        "self_attn.k_proj.bias[(g d)]": f"{name}.key.bias[g l d]",
-        "self_attn.v_proj.bias[(g d)]": f"{name}.value.bias[g l d]",
+        f"self_attn.{short}_proj.bias[({n} d)]": f"{name}.{word}.bias[{n} l d]"
+        for short, word, n in _INPUTS
     }
 
 
@@ -109,56 +111,31 @@ def _cycle(rules: Rules) -> dict[str, Rules]:
     return {"layers.layers_{p}": rules}
 
 
+_QWEN2 = {**_NORMS, **_attention("self_attention"), **_biases("self_attention")}
+_QWEN3 = {**_NORMS, **_qk_norms("self_attention"), **_attention("self_attention")}
+_OLMO = {**_OLMO_NORMS, **_qk_norms("attention"), **_attention("attention")}
 _CYCLE_NOTE = "Every p-th layer is in one tensor (inhomogeneous_layer_cycle_interval)."
 FAMILIES = {
     "qwen2": Family(
         "Qwen2 and Qwen2.5",
         ("qwen2",),
-        {
-            "layers": {
-                **_NORMS,
-                **_attention("self_attention"),
-                **_biases("self_attention"),
-                **_mlp("mlp", "mlp"),
-            }
-        },
+        {"layers": {**_QWEN2, **_mlp("mlp", "mlp")}},
     ),
     "qwen3": Family(
         "Qwen3",
         ("qwen3",),
-        {
-            "layers": {
-                **_NORMS,
-                **_qk_norms("self_attention"),
-                **_attention("self_attention"),
-                **_mlp("mlp", "mlp"),
-            }
-        },
+        {"layers": {**_QWEN3, **_mlp("mlp", "mlp")}},
     ),
     "qwen3-moe": Family(
         "Qwen3-MoE",
         ("qwen3_moe",),
-        {
-            "layers": {
-                **_NORMS,
-                **_qk_norms("self_attention"),
-                **_attention("self_attention"),
-                **_experts("moe_block"),
-            }
-        },
+        {"layers": {**_QWEN3, **_experts("moe_block")}},
         notes=("Experts are stacked along axis 0.",),
     ),
     "olmo3": Family(
         "OLMo 3",
         ("olmo3",),
-        _cycle(
-            {
-                **_OLMO_NORMS,
-                **_qk_norms("attention"),
-                **_attention("attention"),
-                **_mlp("mlp", "mlp"),
-            }
-        ),
+        _cycle({**_OLMO, **_mlp("mlp", "mlp")}),
         {**_HEADS, "p": 4},
         (_CYCLE_NOTE,),
     ),

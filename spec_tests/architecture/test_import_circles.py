@@ -69,7 +69,7 @@ def start_up_graph() -> Graph:
     graph: dict[str, set[str]] = {}
     for path in MODULES:
         name = module_name(path)
-        nodes = [
+        nodes: list[ast.stmt] = [
             node
             for node in statements(tree_of(path).body)
             if isinstance(node, ast.Import | ast.ImportFrom)

@@ -141,5 +141,5 @@ def exported(trees: Iterable[ast.Module]) -> set[str]:
         for node in tree.body
         if isinstance(node, ast.Assign) and [*bound(node)] == ["__all__"]
         for each in ast.walk(node.value)
-        if isinstance(each, ast.Constant)
+        if isinstance(each, ast.Constant) and isinstance(each.value, str)
     }

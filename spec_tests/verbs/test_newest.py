@@ -29,6 +29,7 @@ from shardvar.errors import (
 from shardvar.pictures.words import natural_key
 from shardvar.verbs import locate
 from shardvar.verbs.locate import find_below, look_at
+from shardvar.verbs.reader import open_found
 from shardvar.verbs.steps import in_series
 from spec_tests.helpers.command_line import Run, run
 
@@ -61,6 +62,7 @@ def test_names_are_sorted_as_their_numbers_are(numbers: list[int], pattern: str)
 @pytest.mark.parametrize(
     "names",
     [["best", "last"], ["step-1", "epoch-1"], ["unet", "vae"], [], ["consolidated.00.pth", "consolidated.01.pth"],
+     ["rank0-step-1", "rank1-step-2"],
      ["text_encoder", "text_encoder_2", "text_encoder_3", "unet"], ["model.npz", "model-1.npz", "model-2.npz"],
      ["m.safetensors", "m.fp16.safetensors"], ["m-fp8.npz", "m-FP16.npz"], ["m.Q4_0.gguf", "m.IQ4_0.gguf"]],
 )  # fmt: skip
@@ -203,13 +205,12 @@ def test_few_indexes_of_many_checkpoints_are_opened(
     others too."""
     save_steps(tmp_path, "step-{}", tuple(range(1, 31)))
     opened: list[str] = []
-    reader = listing.Reader
 
-    def count_opened(path: str, *rest: Any) -> Any:
-        opened.append(Path(path).name)
-        return reader(path, *rest)
+    def count_opened(found: locate.Location, **options: Any) -> Any:
+        opened.append(Path(found.path).name)
+        return open_found(found, **options)
 
-    monkeypatch.setattr(listing, "Reader", count_opened)
+    monkeypatch.setattr(listing, "open_found", count_opened)
     monkeypatch.setattr(listing, "_MOST_OPENED", 20)
     assert len(run("inspect", tmp_path).out.splitlines()) == 32
     assert opened == [f"step-{number}" for number in range(30, 10, -1)]

@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 import shardvar as sv
 from shardvar.errors import CorruptCheckpoint
 from shardvar.verbs.compare import blocks
-from shardvar.verbs.compare.blocks import Statistics, histograms, measure, statistics
+from shardvar.verbs.compare.blocks import (
+    ScalarValue,
+    Statistics,
+    histograms,
+    measure,
+    read_scalars,
+    statistics,
+)
 from spec_tests.helpers.damage import flip
 from spec_tests.helpers.hypothesis_strategies import arrays, tensor_dicts
 
@@ -130,6 +137,21 @@ def test_progress_counts_each_byte_once(tmp_path: Path, rows: int) -> None:
         bins = dict(histograms(reader, measured, counted.append))
     assert sum(counted) == 8 * rows + 8
     assert {key: int(counts.sum()) for key, counts in bins.items()} == {"large": rows, "small": 2}
+
+
+@pytest.mark.parametrize(
+    ("scalar", "text", "value"),
+    [(np.True_, "True", True), (np.False_, "False", False), (np.uint64(2**64 - 3), f"{2**64 - 3}", 2**64 - 3),
+     (np.int8(-3), "-3", -3), (np.float32(0.1), "0.1", float(np.float32(0.1))), (np.float16(-0.0), "-0.0", -0.0),
+     (np.float64(-np.inf), "-inf", "-inf"), (np.complex64(1 - 2j), "(1-2j)", "(1-2j)"),
+     (np.array(b"\xffa", object), r"'\udcffa'", "\udcffa")],
+)  # fmt: skip
+def test_a_scalar_is_a_text_for_people_and_a_value_for_json(
+    scalar: Any, text: str, value: Any, tmp_path: Path
+) -> None:
+    sv.save(tmp_path / "a", {"x": scalar})
+    with sv.open_checkpoint(tmp_path / "a") as reader:
+        assert repr(read_scalars(reader, ["x"])["x"]) == repr(ScalarValue(text, value))
 
 
 def test_statistics_are_json_with_stable_keys() -> None:

@@ -28,7 +28,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from itertools import zip_longest
-from math import sqrt
+from math import isfinite, sqrt
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -450,5 +450,5 @@ def _scalar(value: Any, is_setting: bool) -> ScalarValue:
     if isinstance(wide, complex):
         return ScalarValue(str(value), str(value))
     if isinstance(wide, float):
-        return ScalarValue(str(value), json_number(wide) or 0.0)
+        return ScalarValue(str(value), wide if isfinite(wide) else repr(wide))
     return ScalarValue(str(wide), wide)

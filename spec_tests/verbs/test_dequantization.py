@@ -182,6 +182,8 @@ def test_a_number_of_four_bits_is_its_value_times_a_power_of_two(
         exact = exact.swapaxes(1, 2)
     dtype = data.draw(st.sampled_from(["float32", "bfloat16"]))
     check_everywhere(folder, "x", exact, dtype, place, data)
+    with sv.open_checkpoint(folder / place) as reader:
+        assert exact.shape in reader.columns()["shape"]
 
 
 @pytest.mark.parametrize("kind", [E4M3, E5M2])
@@ -228,6 +230,30 @@ def test_one_scale_of_a_tensor_or_one_for_each_row(
     assert same(
         found["w.weight"], numbers * np.reshape(scale.astype(np.float64), (-1, 1)), "bfloat16"
     )
+
+
+@pytest.mark.parametrize(
+    ("structure", "is_right"),
+    [([2, 3], True), ("2x3", True), (None, False), (2, False), ([2], False), ([2, 3, 1], False),
+     ([2, 0], False), ([2, 3.0], False), ([True, 3], False), ("2", False), ("", False)],
+)  # fmt: skip
+def test_the_block_of_a_group_is_two_extents(
+    tmp_path: Path, structure: Any, is_right: bool
+) -> None:
+    weights = {"type": "int", "strategy": "block", "block_structure": structure}
+    groups = {"group_0": {"targets": ["Linear"], "weights": weights}}
+    config(
+        tmp_path,
+        quantization_config={"quant_method": "compressed-tensors", "config_groups": groups},
+    )
+    scales = np.array([[2, 3], [5, 7]], np.float32)
+    sv.save(tmp_path / "m", scaled(scales, I8, "_scale"))
+    if is_right:
+        found = sv.load(tmp_path / "m", dequantize="float32")["w.weight"]
+        assert found.tolist() == [[6, 6, 6, 9], [6, 6, 6, 9], [15, 15, 15, 21]]
+    else:
+        with pytest.raises(InvalidCheckpoint, match="groups that do not cut rows of 4 numbers"):
+            sv.load(tmp_path / "m", dequantize=True)
 
 
 def check_parts(path: Path, key: str, exact: Array, part: tuple[slice, ...]) -> None:
@@ -360,6 +386,8 @@ WRONG: dict[type[Exception], list[tuple[dict[str, Array], str]]] = {
         (scaled(np.full((1, 1), 255, np.uint8).view(E8M0)), "not a finite number"),
         (scaled(ONE, np.ones((2, 2), np.int32), "_scale") | {"w.weight_packed": np.ones((2, 2), np.int32)},
          "compressed-tensors.*weight_shape' is not there"),
+        ({"w.weight_packed": np.ones((2, 2), np.int32), "w.weight_scale": ONE, "w.weight_shape": np.ones(5000, int)},
+         "'w.weight_packed'.*values of 'w.weight_shape' cannot be read"),
         (scaled(ONE, np.ones((2, 2), np.uint8), ".absmax"),
          "bitsandbytes.*quant_state.bitsandbytes__nf4' is not there"),
         ({"w.weight": np.ones((2, 2), np.int8), "w.SCB": ONE}, "LLM.int8"),
@@ -373,6 +401,10 @@ WRONG: dict[type[Exception], list[tuple[dict[str, Array], str]]] = {
         (scaled(ONE.astype(E4M3), np.ones((1, 8), np.uint8), "_scale") | {"w.weight_scale_2": ONE}, "NVFP4"),
         (scaled(ONE, np.ones((2, 2), np.int8), "_scale"), "integers of 8 bits"),
         ({"w.weight": W, "w.scale_weight": ONE}, "ComfyUI"),
+        ({"w.weight": np.ones((8, 1), np.uint8), "w.weight.absmax": ONE[0], "w.weight.quant_map": np.ones(16, "f4"),
+          "w.weight.quant_state.bitsandbytes__nf4": np.frombuffer(
+            b'{"quant_type": "nf4", "blocksize": 64, "shape": [4, 4], "dtype": "float64"}', np.uint8)},
+         "bitsandbytes.*its numbers are 'float64'"),
     ],
 }  # fmt: skip
 

@@ -2,9 +2,10 @@
 written."""
 
 from collections.abc import Callable
+from inspect import signature
 from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,17 @@ def resharded(name: str) -> Call:
     return lambda value, model, new: sv.reshard(model, new, **{name: value})
 
 
+def watched(verb: Any) -> Call:
+    """Progress is checked first, so that the model may stand for every other argument."""
+    parameters = signature(verb).parameters.values()
+    num_needed = sum(
+        each.kind is each.POSITIONAL_OR_KEYWORD and each.default is each.empty
+        for each in parameters
+    )
+    return lambda value, model, _: verb(*[model] * num_needed, progress=value)
+
+
+VERBS = [each for name in dir(sv) if isinstance(each := getattr(sv, name), FunctionType)]
 TEXTS = [{"a": 1}, {1: "a"}, [1], "ab", {"a": None}, {"a": "\ud800"}]
 POLICIES = ["x", lambda slices: slices, 5, sv.MaxShardSizePolicy]
 FORMATS = ["", [], {}, ["npz"], b"npz", 3]
@@ -100,9 +112,8 @@ WRONG: list[tuple[list[Any], type[Exception], str, list[Call]]] = [
       lambda value, *_: sv.verify(value), lambda value, *_: sv.save(value, ARRAYS)]),
     (FORMATS, ArgumentError, "[Tt]he format is|Unknown format", [saved("format"), resharded("format")]),
     (CUTS, LayoutError, "does not cut the shape", [saved("partition"), resharded("partition")]),
-    (PROGRESS, ArgumentTypeError, PROGRESS_WORDS, [resharded("progress"),
-     lambda value, model, _: sv.verify(model, progress=value), lambda value, model, _: sv.digest(model, progress=value),
-     lambda value, model, _: sv.diff(model, model, progress=value)]),
+    (PROGRESS, ArgumentTypeError, PROGRESS_WORDS,
+     [watched(verb) for verb in VERBS if "progress" in signature(verb).parameters]),
     ([5, b"b", [1], ["b", None], [["b"]]], ArgumentTypeError, "", [lambda value, model, _: sv.load(model, value)]),
     ([3, [3]], ArgumentTypeError, "", [resharded("filter")]),
     ([["a"], [("a", "b")], {1: "a"}, {"b": 2}], ArgumentTypeError, "names are strings|mapping",

@@ -56,13 +56,14 @@ def octets(tensors: dict[str, Any]) -> dict[str, bytes]:
 
 
 def two(folder: Path, **more: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Save two versions of a model, a and b: two leaves and a part, an equal tensor, one element."""
+    """Save two versions of a model, a and b: two leaves and an equal part, an equal tensor, one element."""
     a = {
         "w": weights(1_100_000).reshape(1100, 1000),
         "same": weights(33),
         "one": weights(1, seed=3),
     }
     b = {"w": moved(a["w"], 0.01), "same": a["same"], "one": moved(a["one"], 1.0)}
+    b["w"][1048:] = a["w"][1048:]  # the third leaf begins in this row
     a |= more
     b |= more
     sv.save(folder / "a", a, partition=3)
@@ -153,15 +154,15 @@ def test_any_delta_of_trl_makes_the_result(
 
 
 def test_wide_gaps_have_32_bits(tmp_path: Path) -> None:
-    a = {"w": np.zeros(200_001, BF16)}
+    a = {"w": np.zeros(1_100_001, BF16)}
     b = {"w": a["w"].copy()}
-    b["w"][[0, 70_000, 200_000]] = 1
+    b["w"][[0, 70_000, 1_100_000]] = 1  # none of the second leaf
     for name, each in (("a", a), ("b.safetensors", b)):
         sv.save(tmp_path / name, each)
     plain = trl_delta(tmp_path / "d.safetensors", a, b, form="idx")
     sv.apply(tmp_path / "a", plain, tmp_path / "c")
     assert octets(sv.load(tmp_path / "c")) == octets(b)
-    assert sv.load(publish(tmp_path, "trl-gaps"))["w.idx"].tolist() == [0, 69_999, 129_999]
+    assert sv.load(publish(tmp_path, "trl-gaps"))["w.idx"].tolist() == [0, 69_999, 1_029_999]
     assert apply_trl(a, tmp_path / WRITTEN["trl-gaps"]) == octets(b)
 
 

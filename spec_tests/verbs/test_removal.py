@@ -1,6 +1,8 @@
-"""sv.remove: a checkpoint of any format that is written goes whole, and nothing else does."""
+"""sv.remove: a checkpoint of any format that is written goes whole, and nothing else does; sv.clean,
+and what a killed writer has left."""
 
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +67,17 @@ def test_a_checkpoint_that_is_being_written_is_not_removed(tmp_path: Path) -> No
     with LocalStorage(str(tmp_path)).lock("ck"), pytest.raises(LockHeld):
         sv.remove(tmp_path / "ck")
     assert sv.verify(tmp_path / "ck").ok
+
+
+def test_a_folder_that_a_killed_writer_has_left_goes_whole(tmp_path: Path) -> None:
+    sv.save(tmp_path / "a.zarr", {"a": np.arange(4), "b/c": np.ones(3)})
+    left = shutil.copytree(tmp_path / "a.zarr", tmp_path / f".a.zarr.{'0f' * 8}.new.tmp")
+    nbytes = sum(each.stat().st_size for each in left.rglob("*") if each.is_file())
+    report = sv.clean(tmp_path, remove=True, older_than=0)
+    (found,) = report.leftovers
+    assert (found.path, found.kind, found.nbytes) == (str(left), "folder", nbytes)
+    assert report.num_removed == 1 and os.listdir(tmp_path) == ["a.zarr"]
+    assert not sv.verify(tmp_path / "a.zarr").damages
 
 
 def test_a_format_that_is_only_read_is_refused() -> None:

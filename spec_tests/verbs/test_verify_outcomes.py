@@ -217,6 +217,17 @@ def test_many_problems_that_differ_in_numbers_alone_are_counted(tmp_path: Path) 
     assert len(list(lines_of_problems("", faults, everything=True))) == 100
 
 
+@pytest.mark.parametrize("length", [1, 37, 38, 50])
+def test_a_line_names_tensors_in_40_characters_or_counts_them(length: int) -> None:
+    names = ["a", "b" * length]
+    problems = [Damage("MissingFile", name, "f", "f is missing.") for name in names]
+    whole = f"2 tensors ({', '.join(names)}): MissingFile: f is missing."
+    counted = "2 tensors: MissingFile: f is missing."
+    expected = whole if len(", ".join(names)) <= 40 else counted
+    assert [*lines_of_problems("", problems)] == [expected]
+    assert [*lines_of_problems("", problems, everything=True)] == [whole]
+
+
 @dataclass(frozen=True)
 class Mixed:
     """A source of a format that guards some keys and not others, and reads some not at all."""

@@ -213,10 +213,7 @@ class Source(ABC):
         return {}
 
     def dequantized(self) -> "Source":
-        """Return the same checkpoint with numbers in place of encoded bytes.
-
-        It is asked of what a format opens, before anything else is made of it.
-        """
+        """Return the same checkpoint, as a format opened it, with numbers in place of encoded bytes."""
         return self
 
     def objects(self, keys: Collection[str], form: str) -> Mapping[str, bytes] | None:

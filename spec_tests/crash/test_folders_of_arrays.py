@@ -21,7 +21,7 @@ from shardvar.engine.pool import in_this_thread
 from shardvar.errors import CheckpointError, CheckpointNotFound, StorageError, TargetExists
 from shardvar.formats.files import State
 from shardvar.formats.table import format_named
-from shardvar.storage import exchange, local
+from shardvar.storage import local
 from shardvar.storage.local import LocalStorage
 from spec_tests.helpers.faulty_storage import Killed, is_same
 from spec_tests.helpers.orbax_files import settled
@@ -179,29 +179,6 @@ def test_a_power_cut_in_an_overwrite_leaves_the_old_or_the_new_and_the_users_fil
         save(left / "ck", form, NEW)
         assert settled(snapshot(left)) == after, sorted(files)
         shutil.rmtree(left)
-
-
-def test_files_that_come_while_the_folder_is_replaced_stay(
-    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where the file system has no links, so that every file of the user's is moved."""
-    path = tmp_path / "ck"
-    laid_out(path, form)
-    swap = exchange._swap
-
-    def late(ready: str, place: str) -> bool:
-        put(Path(place), {"late/log": b"late", "notes.txt": b"newer"})
-        return swap(ready, place)
-
-    def no_link(*_: object, **__: object) -> None:
-        raise error_of(errno.EPERM)
-
-    monkeypatch.setattr(exchange, "_swap", late)
-    monkeypatch.setattr(os, "link", no_link)
-    save(path, form, NEW)
-    assert state(path) == "new" and (path / "late" / "log").read_bytes() == b"late"
-    assert {**FOREIGN, "notes.txt": b"newer"}.items() <= snapshot(path).items()
-    assert (path / "shortcut").is_symlink() and os.listdir(tmp_path) == ["ck"]
 
 
 def test_a_file_of_the_users_is_not_replaced_by_one_of_the_checkpoint(

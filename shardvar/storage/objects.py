@@ -271,7 +271,7 @@ class ObjectClient(RootClient):
             return head
         return None
 
-    def copy(self, old: str, new: str, *, is_new: bool = False) -> None:
+    def copy(self, old: str, new: str, *, is_new: bool) -> None:
         module, is_s3 = library(), self.root.startswith("s3:")
         with self._asking(old, "put"):
             if is_s3 and (head := self.head(old)).nbytes > MOST_COPIED_NBYTES:

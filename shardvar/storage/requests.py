@@ -161,8 +161,9 @@ class BucketClient(Client, Protocol):
     def put(self, key: str, path: str) -> Head:
         """Upload a local file, in parts if large, and return its facts; whole or not at all."""
 
-    def copy(self, old: str, new: str, *, is_new: bool = False) -> None:
-        """Copy a file, and replace one of the name; ``MissingFile``."""
+    def copy(self, old: str, new: str, *, is_new: bool) -> None:
+        """Copy a file; ``MissingFile``. One of the new name is replaced, or, with ``is_new``, stays
+        where the service can be asked for that."""
 
     def put_if(self, key: str, content: bytes, old: Head | None) -> Head:
         """Write a file in one step if ``old``, or no file, is there."""

@@ -134,7 +134,7 @@ def test_only_writes_go_through_the_client_for_writing(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"123")
     client.put("a", str(tmp_path / "file"))
     client.put_if("b", b"1234", None)
-    client.copy("old", "c")
+    client.copy("old", "c", is_new=True)
 
     def there(kind: str) -> set[str]:
         return {each["path"] for page in obstore.list(stores_[kind]) for each in page}
@@ -142,6 +142,21 @@ def test_only_writes_go_through_the_client_for_writing(tmp_path: Path) -> None:
     first = next(kind for kind in stores_ if kind.startswith("writing"))
     assert there(first) == {"old", "a", "b", "c"}
     assert {*itertools.chain(*(there(kind) for kind in stores_ if kind != first))} == {"old"}
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_copy_leaves_a_file_that_came_first_where_the_service_can(
+    scheme: str, is_new: bool
+) -> None:
+    """S3 cannot: its copies have no condition."""
+    store = obstore.store.MemoryStore()
+    client = ObjectClient(f"{scheme}://bucket", dict.fromkeys(objects.CLIENTS, store))
+    for name in ("old", "new"):
+        obstore.put(store, name, name.encode())
+    client.copy("old", "new", is_new=is_new)
+    found = bytes(client.read("new", client.head("new"), 0, 3))
+    assert found == (b"new" if is_new and scheme != "s3" else b"old")
 
 
 @given(content=st.binary(max_size=30), part_nbytes=st.integers(1, 12), at=st.integers(0, 29))

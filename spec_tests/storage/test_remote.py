@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import shardvar as sv
@@ -75,6 +75,7 @@ sizes = st.one_of(st.integers(0, 5000), st.integers(0, 600_000))
     size=st.one_of(st.integers(0, 400_000), st.just(len(CONTENT))),
     reads=st.lists(st.tuples(st.integers(0, len(CONTENT)), sizes), max_size=40),
 )
+@example(len(CONTENT), [(start, 1) for start in range(0, len(CONTENT), 256 << 10)])
 def test_any_reads_give_the_bytes_and_bring_little_more(
     size: int, reads: list[tuple[int, int]]
 ) -> None:
@@ -96,16 +97,15 @@ def test_any_reads_give_the_bytes_and_bring_little_more(
 
 
 def test_neighbours_come_with_one_request() -> None:
-    """A thousand small reads side by side are a few requests, forwards and near the end of the
-    file."""
+    """Small reads side by side: 256 KiB forwards, and the last 64 KiB of the file backwards."""
     client = OneFile()
     file = RemoteStorage(client, "run").open("f")
-    for start in range(0, 200_000, 200):
-        file.read(start, 200)
-    assert client.sent <= 256 << 10
-    for start in range(len(CONTENT) - 200, len(CONTENT) - 60_000, -200):
-        file.read(start, 200)
-    assert client.sent <= (256 << 10) + (64 << 10)
+    for start in range(0, 256 << 10, 256):
+        file.read(start, 256)
+    assert client.ranges == [("run/f", 256 << 10)]
+    for start in range(len(CONTENT) - 256, len(CONTENT) - (64 << 10), -256):
+        file.read(start, 256)
+    assert client.ranges[1:] == [("run/f", 64 << 10)]
 
 
 @pytest.mark.parametrize("cut", [-1, 1])
@@ -417,6 +417,13 @@ def test_a_redirect_to_another_server_is_refused_and_not_asked(
             sv.load(f"{server.url}/model.npz")
         assert f"leads to {shown.format(**ports)}," in str(caught.value)
         assert "SECRET" not in str(caught.value) and other.num_requests == 0
+
+
+def test_a_folder_of_a_web_server_is_not_listed() -> None:
+    storage = RemoteStorage(WebClient("https://host"), "run")
+    for call in (storage.names, storage.folders, storage.tree, lambda: storage.status("f")):
+        with pytest.raises(UnsupportedError, match="https://host/run is a folder.* cannot be list"):
+            call()
 
 
 def test_a_redirect_within_a_server_is_followed_and_circles_end(server: RangeServer) -> None:

@@ -28,7 +28,7 @@ from shardvar.errors import (
 )
 from shardvar.storage import exchange, posix
 from shardvar.storage.local import LocalStorage, split_path
-from shardvar.storage.posix import inner_links, outer_links, reading, writing
+from shardvar.storage.posix import HeldDirectory, inner_links, outer_links, reading, writing
 from shardvar.storage.scratch import ScratchFile, map_scratch
 from spec_tests.helpers.permissions import bound_by_permissions
 
@@ -299,6 +299,26 @@ def test_a_folder_that_a_killed_writer_had_renamed_is_put_back_and_synced(
     assert target.names() == ["file"] and synced == [str(tmp_path)] and not was.exists()
 
 
+@pytest.mark.parametrize("fate", ["stays", "moves", "is removed"])
+@pytest.mark.parametrize("comes", [False, True])
+def test_a_directory_that_is_held_knows_that_it_was_moved(
+    tmp_path: Path, fate: str, comes: bool
+) -> None:
+    """Whether another comes in its place or none; one that was removed was not moved."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine").touch()
+    held = HeldDirectory(str(tmp_path / "run"))
+    if fate == "is removed":
+        (tmp_path / "run" / "mine").unlink()
+        (tmp_path / "run").rmdir()
+    elif fate == "moves":
+        (tmp_path / "run").rename(tmp_path / "elsewhere")
+    if comes:
+        (tmp_path / "run").mkdir(exist_ok=fate == "stays")
+    assert held.is_moved(str(tmp_path / "run")) == (fate == "moves")
+    assert held.names() == ([] if fate == "is removed" else ["mine"])
+
+
 def test_nothing_is_made_or_removed_behind_a_link_to_a_folder(
     storage: LocalStorage, tmp_path: Path
 ) -> None:
@@ -426,16 +446,16 @@ def test_an_interrupt_while_locking_leaves_no_lock(
     lock = fcntl.flock
 
     def lock_and_interrupt(descriptor: int, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
         lock(descriptor, operation)
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr(fcntl, "flock", lock_and_interrupt)
-        with pytest.raises(KeyboardInterrupt), storage.lock("ck"):
-            pass
-    with storage.lock("ck"):
+    monkeypatch.setattr(fcntl, "flock", lock_and_interrupt)
+    with pytest.raises(KeyboardInterrupt), storage.lock("ck"):
         pass
     assert storage.names() == []
+    with storage.lock("ck"):
+        pass
 
 
 def test_many_writers_never_hold_a_prefix_together(storage: LocalStorage) -> None:

@@ -10,7 +10,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from shardvar.errors import (
     TargetExists,
 )
 from shardvar.storage import uploads
+from shardvar.storage.remote import RemoteStorage
 from shardvar.storage.requests import Head
 from spec_tests.helpers.memory_bucket import Dead, MemoryBucket, Raced, head_of, in_bucket
 from spec_tests.helpers.orbax_files import settled
@@ -661,10 +662,42 @@ def test_a_write_is_at_work_until_it_ends_and_needs_no_files_after_its_commit() 
     (mark,) = upload.mark.made
     about = json.loads(bucket.files[f"run/{mark}"])
     assert uploads.is_at_work(about) and upload.folder in uploads.AT_WORK
+    for other, expected in (
+        ({"process": 1, "write": "another's"}, os.getpid() != 1),
+        ({"process": 2**31 - 1}, False),  # no process has that number
+        ({"host": "another"}, False),
+    ):
+        assert uploads.is_at_work(about | other) == expected, other
     os.rmdir(upload.folder)
     upload.end()
     assert not uploads.is_at_work(about) and not bucket.files
     assert upload.folder not in uploads.AT_WORK
+
+
+def test_a_write_begins_with_what_is_there_and_a_write_within_it_changes_that() -> None:
+    """Both see what was written before they began, and the outer one what the inner one did. Of a
+    file that the outer one knows, the inner one knows as much: it does not replace another."""
+    bucket = MemoryBucket({"run/old": b"1"})
+    storage = RemoteStorage(bucket, "run")
+
+    def write(content: bytes) -> None:
+        with storage.lock("m"):
+            assert storage.names() == sorted(key.removeprefix("run/") for key in bucket.files)
+            with closing(storage.create("new")) as file:
+                file.write(0, content)
+            storage.rename("new", "m")
+            storage.remove("old")
+
+    assert storage.names() == ["old"]
+    bucket.write("run/more", b"2")
+    with storage.lock("outer"):
+        assert storage.names() == ["more", "old"]
+        write(b"3")
+        assert storage.names() == ["m", "more"] and storage.open("m").read(0, 1) == b"3"
+        bucket.write("run/m", b"another's")
+        with pytest.raises(LockHeld, match="by another writer meanwhile"):
+            write(b"4")
+    assert bucket.files == {"run/m": b"another's", "run/more": b"2"}
 
 
 def test_a_dry_run_counts_the_requests_and_moves_no_payload() -> None:

@@ -162,8 +162,7 @@ class BucketClient(Client, Protocol):
         """Upload a local file, in parts if large, and return its facts; whole or not at all."""
 
     def copy(self, old: str, new: str, *, is_new: bool) -> None:
-        """Copy a file; ``MissingFile``. One of the new name is replaced, or, with ``is_new``, stays
-        where the service can be asked for that."""
+        """Copy a file; ``MissingFile``. ``is_new`` keeps one of the new name, except in S3."""
 
     def put_if(self, key: str, content: bytes, old: Head | None) -> Head:
         """Write a file in one step if ``old``, or no file, is there."""

@@ -92,9 +92,7 @@ def bind(
         if any(key not in tensors or "float" not in tensors[key][0] for key in written):
             return None
         keys |= {(place, *each): key for each, key in zip(choices, written, strict=True)}
-    axes, known = _extents(fitted, keys, {**numbers}, tensors)
-    known = {name: count for name, count in known.items() if name not in match.indices}
-    return Binding(tuple(in_keys), keys, axes, known)
+    return Binding(tuple(in_keys), keys, *_extents(fitted, keys, {**numbers}, tensors))
 
 
 def _extents(
@@ -357,7 +355,9 @@ def _partners(key: str, rule: MapRule, size_of: SizeOf) -> Iterator[str]:
                 count = _count(names[0], size_of) if names and summed.issuperset(names) else 1
                 values = range(count) if count > 1 else [named[names]] if names in named else []
                 words = part.words if isinstance(part, WordPart) else ()
-                written = [words[int(each)] if words else str(each) for each in values]
+                written = [str(each) for each in values]
+                if words:
+                    written = [words[n] for n in map(int, values) if n < len(words)]
                 choices.append([part] if isinstance(part, str) else written)
             yield from map("".join, product(*choices))
 

@@ -120,7 +120,7 @@ def names_of_whole(
     shapes = {} if is_any else {tensors[key][1]: key for key in matches.keys}
     for shape, key in shapes.items():
         axes_of(fitted.source, shape, key, {})
-    names = write_keys(fitted.target, matches, {}, is_target=True)
+    names = write_keys(fitted.target, matches, {})
     return dict(zip(matches.keys, names, strict=True))
 
 
@@ -467,7 +467,7 @@ class _Fitting:
                 f"`shardvar verify` says why. To leave it out, write {match.key!r} -> nothing.",
             )
         rows = MatchTable.of([match])
-        self.renamed[match.key] = write_keys(fitted.target, rows, {}, is_target=True)[0]
+        self.renamed[match.key] = write_keys(fitted.target, rows, {})[0]
 
     def join(self, others: Collection[str]) -> list[Target]:
         """Make the targets in the order of their first sources; ``others`` are taken by no rule."""

@@ -144,7 +144,7 @@ def why_unmatched(key: str, pattern: KeyPattern) -> str:
         if isinstance(part, NumberPart):
             name = part.axis[0]
             why = f"{{{name}}} is a number: write {{{name}:*}} for text, or {{{name}:a|b}}"
-        elif isinstance(part, TextPart) and part.pattern != ANY_TEXT:
+        elif isinstance(part, TextPart):
             name = part.name
             why = f"{{{name}:*}} is text without '.' and '/': write {{{name}:**}}"
         else:
@@ -394,9 +394,7 @@ def find_matches(fitted: FittedSide, hits: Sequence[Hit]) -> MatchTable:
     return MatchTable([key for key, _ in hits], indices, texts).where(is_taken)
 
 
-def write_keys(
-    fitted: FittedSide, matches: MatchTable, counts: Mapping[str, int], *, is_target: bool = False
-) -> list[str]:
+def write_keys(fitted: FittedSide, matches: MatchTable, counts: Mapping[str, int]) -> list[str]:
     """Return the keys of a side that have the indices of matches; ``counts`` may be full extents."""
     form, columns, zeros = "", list[Sequence[int | str]](), [0] * len(matches.keys)
     for part in fitted.side.key.parts:
@@ -419,9 +417,10 @@ def write_keys(
             limit = min([stop for stop in (bounds.stop, full) if stop is not None], default=inf)
             own = [bounds.start + number for number in matches.indices.get(name, zeros)]
             for key, number in zip(matches.keys, own, strict=True):
-                if is_target and number >= limit:
+                if number >= limit:
+                    text = fitted.side.text
                     raise MapError(
-                        f"{key!r} has {name} = {number}, and the target has {limit} of it.",
+                        f"{text!r} has {limit} values of {name}, and {key!r} needs {name} = {number}.",
                         f"Choose another range of {name}, or another size.",
                     )
             numbers = [high * (full or 0) + low for high, low in zip(numbers, own, strict=True)]

@@ -202,7 +202,7 @@ def _intervals(
     for radix, begin, count in zip(
         reversed(radices), reversed(begins), reversed(counts), strict=True
     ):
-        if len(starts) == 1 and run == step:
+        if run == step:  # one interval up to here
             starts, run = starts + begin * step, run * count
         else:
             if len(starts) * count > _MOST_BOXES:
@@ -539,7 +539,7 @@ def contributions_of(
         for row in rows
         for each in values
     ]
-    keys = write_keys(target, MatchTable.of(rows), shared, is_target=True)
+    keys = write_keys(target, MatchTable.of(rows), shared)
     for row, key in zip(rows, keys, strict=True):
         for block, extents_of_block in blocks(placed, extent, row.indices):
             fixed, both = {**row.indices, **block}, {**shared, **extents_of_block}

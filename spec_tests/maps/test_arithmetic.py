@@ -2,6 +2,7 @@
 
 import json
 from fractions import Fraction
+from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -15,6 +16,7 @@ import shardvar as sv
 from shardvar.engine import arithmetic, mapped
 from shardvar.errors import UnsupportedError
 from shardvar.layout.dtypes import numpy_dtype
+from spec_tests.helpers.map_arrays import assert_same, map_arrays
 from spec_tests.helpers.nearest import nearest
 from spec_tests.helpers.paths import GOLDEN
 from spec_tests.helpers.plain_arithmetic import expressions
@@ -79,6 +81,16 @@ def test_an_expression_is_its_definition_bit_for_bit(
         else:
             with pytest.raises(UnsupportedError):
                 sv.load(path, map=[rule])
+
+
+def test_the_names_in_a_value_are_its_own() -> None:
+    """Whatever the rule that uses a ``$`` calls its indices."""
+    arrays = {"x": np.arange(6.0).reshape(2, 3), "w": np.arange(8.0).reshape(2, 4)}
+    for inner, outer in product(permutations(("a", "b", "b_"), 2), repeat=2):
+        (i, j), (n, m) = inner, outer
+        rules = [f"sum({j}: x[{i} {j}]) -> $s[{i}]", f"w[{n} {m}] * $s[{n}] -> y[{n} {m}]"]
+        sums = arrays["x"].sum(axis=1, keepdims=True)
+        assert_same(map_arrays(sv.Map(rules), arrays), {"y": sums * arrays["w"]})
 
 
 @given(st.lists(st.floats(-745, 709), min_size=1), st.lists(st.floats(1e-320, 1e308), min_size=1))

@@ -148,8 +148,18 @@ BAD = {
     "copies past the target's words": Bad(
         ["also w[x] -> {r:a|b}.w[x]"],
         {"w": (3,)},
-        ("'w' has r = 2, and the target has 2 of it",),
+        ("'{r:a|b}.w[x]' has 2 values of r, and 'w' needs r = 2", "another range of r"),
         {"r": 3},
+    ),
+    "number past a factor's words": Bad(
+        ["s.{l}[i] * {l:a|b}.w[i] -> x.{l}[i]"],
+        {"s.0": (2,), "s.1": (2,), "s.2": (2,), "a.w": (2,), "b.w": (2,)},
+        ("'{l:a|b}.w[i]' has 2 values of l, and 's.2' needs l = 2",),
+    ),
+    "number of a factor that has no word": Bad(
+        ["{l:a|b}.w[i] * s.{l}[i] -> x.{l}[i]"],
+        {"s.0": (2,), "s.1": (2,), "s.2": (2,), "a.w": (2,), "b.w": (2,)},
+        ("'s.2' is matched by no rule; the nearest is rule 1",),
     ),
     "number below zero": Bad(
         ["l.{l}.w -> x.{l-1}.w"], layers(0, 1), ("'l.0.w' would get the number -1",)

@@ -89,6 +89,7 @@ RULES = {
         "r is in one tensor, 'B[o r]'",
         "'sum(r: ...)'",
     ),
+    "index of two terms": ("W[o i] + B[o i] -> W[o]", "i is in", "'sum(i: ...)'"),
     "index that is repeated": (
         "W[o i] * 2 -> W[o i j]",
         "No tensor has 'j'",
@@ -111,6 +112,7 @@ RULES = {
     "key with brackets": ("model.norm(1).w -> n", "A key has '('", "in quotes"),
     "unknown function": (
         "softmax(W[o i]) -> W[o i]",
+        "at character 1:",
         "no function softmax",
         "There are exp, log, sqrt",
     ),

@@ -16,7 +16,7 @@ def test_a_rule_is_what_einops_does_to_the_stacked_sources_and_its_inverse_leads
     forth = Map(example.rule, sizes=example.sizes)
     assert_same(map_arrays(forth, example.sources), example.targets)
     assert_same(map_arrays(forth.inverse(), example.targets), example.sources)
-    assert forth.inverse().inverse() == forth
+    assert forth.inverse().inverse() == forth == eval(repr(forth))  # noqa: S307
 
 
 def test_the_inverse_knows_the_extent_that_all_ranges_of_an_index_have() -> None:

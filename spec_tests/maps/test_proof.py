@@ -77,3 +77,12 @@ def test_a_copy_is_compared_if_it_and_the_kept_tensor_can_be_read(
     assert left_out.keys() == {"1/w", "2/w"}
     found = copies_left_out(rules.parsed, left_out, tensors, lambda _: 3)
     assert found == {key: "0/w" for key in left_out if {key, "0/w"} <= tensors.keys()}
+
+
+def test_a_copy_is_one_of_the_tensor_with_the_same_other_indices() -> None:
+    """Of pipeline stages and copies: each stage has other layers."""
+    tensors = {f"{n}/w": ("int8", (2,)) for n in range(6)}
+    rules = Map(["{(pp c)}/w @ c=0 -> {pp}.w", "{(pp c)}/w @ c=1: -> nothing"], sizes={"c": 2})
+    left_out = fit_map(rules, tensors, (), {}, "nowhere").plan.left_out
+    found = copies_left_out(rules.parsed, left_out, tensors, {"pp": 3, "c": 2}.__getitem__)
+    assert found == {f"{n}/w": f"{n - 1}/w" for n in (1, 3, 5)}

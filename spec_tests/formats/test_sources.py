@@ -33,20 +33,20 @@ KEYED = {"is_guarded", "compare_bytes", "storage_errors", "is_part", "objects"}
 OVERRIDDEN: dict[type[Source], set[str]] = {
     CastSource: READ,
     # Its keys are the targets of a map, which is made for tensors of one form, by temporary files.
-    MappedSource: READ | KEYED | {"encodings", "close", "index", "dequantized"},
+    MappedSource: READ | KEYED | {"encodings", "close", "index"},
     # Entries of another source follow the files of the first.
     OverlaidSource: READ | {"read_span", "map", "index"},
     # Objects are entries that the other source does not have.
     ObjectsSource: READ - {"files_read"} | {"index", "is_guarded", "dequantized", "objects"},
     # A tensor of numbers is stored under two keys, and one of codes has the scales next to it.
-    ScaledSource: READ | KEYED | {"index", "encodings", "dequantized"},
-    EncodedSource: READ | KEYED | {"index", "encodings", "dequantized"},
+    ScaledSource: READ | KEYED | {"index", "encodings"},
+    EncodedSource: READ | KEYED | {"index", "encodings"},
     # In a rehearsal what it reads is only counted.
     RehearsedSource: {"decode", "read_into", "read_span", "storage_errors"},
     # Its keys have the number of a rank before them.
     RankSource: KEYED | {"index", "encodings"},
     # It lists and decodes numbers and not blocks.
-    DequantizedSource: {"index", "read_into", "encodings", "dequantized"},
+    DequantizedSource: {"index", "read_into", "encodings"},
 }
 """The members that a wrapper changes on purpose."""
 NOT_JOINED = {

@@ -158,10 +158,11 @@ def parse_slice_text(text: str) -> tuple[list[int], Region]:
     items = [found[2], *filter(None, found[3].split(":"))]
     if len(items) != len(shape):
         raise ValueError(f"{text!r} has {len(shape)} axes and {len(items)} extents.")
-    pairs = [
-        [0, extent] if item == "-" else [int(n) for n in item.split(",")]
-        for item, extent in zip(items, shape, strict=True)
-    ]
-    region = [start for start, _ in pairs], [count for _, count in pairs]
-    format_slice_text(shape, region)  # refuses what does not fit
-    return shape, region
+    pairs = []
+    for item, extent in zip(items, shape, strict=True):
+        start, count = (0, extent) if item == "-" else map(int, item.split(","))
+        # A dash may also stand for an axis without indices.
+        if item != "-" and not 0 < count <= extent - start:
+            raise ValueError(f"{item!r} does not fit {extent} indices.")
+        pairs.append((start, count))
+    return shape, ([start for start, _ in pairs], [count for _, count in pairs])

@@ -5,7 +5,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import shardvar as sv
@@ -165,6 +165,7 @@ def test_slice_texts(
     )
 
 
+@example("0 -")
 @given(st.text("0123 ,:-", max_size=12))
 def test_other_slice_texts(text: str) -> None:
     try:

@@ -125,7 +125,7 @@ def test_every_page_is_in_the_contents() -> None:
 
 
 def test_every_public_name_is_in_the_reference() -> None:
-    """By itself, or as a module of which there are names."""
+    """A module is in it if some of its names are."""
     listed = [name.rpartition(".") for page in api_reference.PAGES for name in names_of(page)]
     modules = {module.removeprefix("shardvar.") for module, _, _ in listed}
     assert sorted({*sv.__all__} - modules - {name for _, _, name in listed}) == []

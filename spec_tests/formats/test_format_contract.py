@@ -253,7 +253,7 @@ def test_what_another_program_wrote_is_found_by_key_and_read_in_parts(name: str)
 
 @pytest.mark.parametrize("name", format_names())
 def test_a_fault_is_told_of_its_key_as_in_the_list_and_no_key_is_listed_twice(name: str) -> None:
-    """Of the hostile checkpoints of a format, those that can be opened."""
+    """These are the hostile checkpoints of a format; what cannot be opened has no list."""
     for case in (each for each in CASES if each.name.startswith(EVIDENCE[name].cases)):
         with suppress(CheckpointError), ExitStack() as stack:
             listed, asked = (

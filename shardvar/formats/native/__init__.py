@@ -376,8 +376,8 @@ class NativeFormat(SharedFormat):
             storage.announce([*left, *marks])
             return left
 
+        take_away(storage, [(index, aside)], unnamed, has_mark=True)
         with telling_of_removal(storage, [index]):
-            take_away(storage, [(index, aside)], unnamed, has_mark=True)
             do_all(storage.remove, done, storage.traits)
 
     def process_file(self, name: str, token: str, process: int, count: int) -> str:

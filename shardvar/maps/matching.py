@@ -421,7 +421,7 @@ def write_keys(fitted: FittedSide, matches: MatchTable, counts: Mapping[str, int
                     text = fitted.side.text
                     raise MapError(
                         f"{text!r} has {limit} values of {name}, and {key!r} needs {name} = {number}.",
-                        f"Choose another range of {name}, or another size.",
+                        f"Choose another range of {name}, another size, or more words.",
                     )
             numbers = [high * (full or 0) + low for high, low in zip(numbers, own, strict=True)]
         if isinstance(part, WordPart):

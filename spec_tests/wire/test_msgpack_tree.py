@@ -148,7 +148,10 @@ def test_a_file_that_is_cut_has_what_is_in_front_of_the_cut(
     whole = sum(end <= cut for end in ends[1:])
     assert leaves(value) >= whole and [*value][:whole] == [*tree][:whole]
     check({key: value[key] for key in [*tree][:whole]}, tree, octets)
-    assert all(isinstance(each, RefusedValue) for each in [*value.values()][whole:])
+    for key in [*value][whole:]:
+        # An array in chunks is a dictionary without entries until its mark has come.
+        is_chunked = isinstance(tree[key], np.ndarray) and tree[key].ndim == 1 < tree[key].size
+        assert isinstance(value[key], RefusedValue) or (is_chunked and value[key] == {})
     assert len(value) in (whole, whole + 1)
     value, fault = parse(octets_of([0, tree])[: cut + 2])
     assert isinstance(value[-1], RefusedValue) and value[0] == 0 and leaves(value) >= whole
